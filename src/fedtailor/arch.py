@@ -1,0 +1,138 @@
+"""A network as a pure function of a tree, with the roles and layers that methods speak of.
+
+Roles are found by module type, never by a part of a name: batch norm called `downsample.1` is batch norm.
+A *layer* is a linear, convolution, recurrent or embedding module (or any other module with parameters of its own)
+together with the norm that follows it, in the order in which the network registers them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+
+from fedtailor import schedule
+from fedtailor.registry import WrongInput
+from fedtailor.tree import Tree
+
+NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
+OUTPUTS = (nn.Linear, nn.Bilinear, _ConvNd)
+
+Role = Literal["trained", "frozen", "statistic", "counter"]
+
+
+class Arch:
+    """`apply(model, x)` for a network, and the names of its parts."""
+
+    def __init__(self, net: nn.Module):
+        self.net = net
+        parameters = dict(net.named_parameters())
+        buffers = {name: b for name, b in net.named_buffers() if name in net.state_dict()}
+        self.names = tuple([*parameters, *buffers])
+        self.trainable = frozenset(name for name, p in parameters.items() if p.requires_grad)
+        self.buffers = frozenset(buffers)
+        self.counters = frozenset(name for name, b in buffers.items() if not b.is_floating_point())
+        self.norm = self.of_type(*NORMS)
+        self.statistics = frozenset(name for name in self.of_type(_NormBase) if name in self.buffers)
+        self.layers = {layer: names for layer, names in self._layers()}
+        self.head = self._head()
+        for name, module in net.named_modules():
+            if isinstance(module, _NormBase) and module.momentum is None and module.track_running_stats:
+                raise WrongInput(
+                    f"the norm {name!r} has momentum=None, whose running mean depends on a counter; give it a momentum"
+                )
+
+    def of_type(self, *types: type[nn.Module]) -> frozenset[str]:
+        """Names of all tensors inside modules of these types."""
+        found = set()
+        for path, module in self.net.named_modules():
+            if isinstance(module, types):
+                prefix = f"{path}." if path else ""
+                found |= {name for name in self.names if name.startswith(prefix)}
+        return frozenset(found)
+
+    def role(self, name: str) -> Role:
+        if name in self.trainable:
+            return "trained"
+        if name not in self.buffers:
+            return "frozen"
+        return "counter" if name in self.counters else "statistic"
+
+    def values(self) -> Tree:
+        """The network's own values, copied."""
+        own = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
+        return {name: own[name].detach().clone() for name in self.names}
+
+    def draw(self, names: frozenset[str], seed: int, *who: int | str) -> Tree:
+        """Initial values of `names`, drawn anew by (seed, module, who), as their modules draw them."""
+        drawn: Tree = {}
+        for path, module in self.net.named_modules():
+            own = {f"{path}.{leaf}" if path else leaf: value for leaf, value in _own(module)}
+            if not names & own.keys():
+                continue
+            before = {name: value.detach().clone() for name, value in own.items()}
+            reset: Callable[[], None] | None = getattr(module, "reset_parameters", None)
+            if reset is None:
+                raise WrongInput(
+                    f"the module {path!r} must draw its own start; give {type(module).__name__} a reset_parameters()"
+                )
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(schedule.torch_seed(seed, "init", path, *who))
+                reset()
+            drawn |= {name: value.detach().clone() for name, value in own.items() if name in names}
+            with torch.no_grad():
+                for name, value in own.items():
+                    value.copy_(before[name])
+        return drawn
+
+    def apply(self, model: Tree, x: Tensor, train: bool = True) -> tuple[Tensor, Tree]:
+        """The network's output with the values of `model`, and the buffers as the pass leaves them."""
+        if self.net.training is not train:
+            self.net.train(train)
+        if not self.buffers:
+            return functional_call(self.net, model, (x,)), {}
+        buffers = {name: model[name].detach().clone() if train else model[name] for name in self.buffers}
+        return functional_call(self.net, {**model, **buffers}, (x,)), buffers
+
+    def module(self, model: Tree, into: nn.Module | None = None) -> nn.Module:
+        """An ordinary module with the values of `model`, counters included; `into` is filled, strictly."""
+        net = self.net if into is None else into
+        same = {id(tensor): name for name, tensor in self.net.state_dict(keep_vars=True).items() if name in model}
+        state = {name: model[same[id(tensor)]] for name, tensor in self.net.state_dict(keep_vars=True).items()}
+        net.load_state_dict(state, strict=True)
+        return net.eval()
+
+    def _layers(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        layer = ""
+        names: list[str] = []
+        for path, module in self.net.named_modules():
+            own = [name for leaf, _ in _own(module) if (name := f"{path}.{leaf}" if path else leaf) in self.names]
+            if not own:
+                continue
+            if isinstance(module, NORMS) and names:
+                names += own
+                continue
+            if names:
+                yield layer, tuple(names)
+            layer, names = path or "net", own
+        if names:
+            yield layer, tuple(names)
+
+    def _head(self) -> frozenset[str]:
+        """The last linear (or convolution) layer's parameters."""
+        last = ""
+        for path, module in self.net.named_modules():
+            if isinstance(module, OUTPUTS):
+                last = path
+        prefix = f"{last}." if last else ""
+        return frozenset(name for name in self.trainable if name.startswith(prefix)) if self.layers else frozenset()
+
+
+def _own(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters(recurse=False)
+    yield from module.named_buffers(recurse=False)

@@ -1,0 +1,238 @@
+"""A client's view of itself, and `descend`, the one local loop of the project.
+
+Almost every paper is a choice of *what is descended on* (`theta`) and *how it becomes a model* (`build`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from fedtailor import schedule
+from fedtailor.arch import Arch
+from fedtailor.task import Task
+from fedtailor.tree import State, Tree
+
+Penalty = Callable[[Tree], Tensor]
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Stochastic gradient descent with momentum, weight decay and clipping of the gradient's norm."""
+
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float = 0.0  # 0: no clipping
+
+    def step(self, theta: Tree, grads: Tree, state: State, lr: float | Mapping[str, float]) -> State:
+        """Move `theta` in place; returns the new optimiser state."""
+        names, values, slopes = list(grads), [theta[name] for name in grads], list(grads.values())
+        if self.clip:
+            slopes = clipped(slopes, self.clip)
+        if self.weight_decay:
+            slopes = list(torch._foreach_add(slopes, values, alpha=self.weight_decay))
+        if self.momentum:
+            old = state.get("momentum", {})
+            new = {n: old[n] * self.momentum + g if n in old else g for n, g in zip(names, slopes, strict=True)}
+            slopes, state = list(new.values()), {"momentum": {**old, **new}}
+        descend_by(values, slopes, names, lr)
+        return state
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam (Kingma and Ba, 2015), with bias correction."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+    def step(self, theta: Tree, grads: Tree, state: State, lr: float | Mapping[str, float]) -> State:
+        """Move `theta` in place; returns the new optimiser state."""
+        new: State = {"m": dict(state.get("m", {})), "v": dict(state.get("v", {})), "t": dict(state.get("t", {}))}
+        moves = []
+        for name, g in grads.items():
+            t = new["t"].get(name, torch.zeros((), device=g.device)) + 1
+            m = new["m"].get(name, torch.zeros_like(g)).lerp(g, 1 - self.beta1)
+            v = new["v"].get(name, torch.zeros_like(g)).lerp(g * g, 1 - self.beta2)
+            new["m"][name], new["v"][name], new["t"][name] = m, v, t
+            moves.append(m / (1 - self.beta1**t) / ((v / (1 - self.beta2**t)).sqrt() + self.eps))
+        descend_by([theta[name] for name in grads], moves, list(grads), lr)
+        return new
+
+
+Optimiser = SGD | Adam
+
+
+def clipped(slopes: list[Tensor], limit: float) -> list[Tensor]:
+    """The gradient, scaled down to norm `limit` where it is longer."""
+    norm = torch.stack(list(torch._foreach_norm(slopes))).norm()
+    scale = (limit / norm.clamp(min=1e-12)).clamp(max=1.0)
+    return [g * scale for g in slopes]
+
+
+def descend_by(values: list[Tensor], moves: list[Tensor], names: list[str], lr: float | Mapping[str, float]) -> None:
+    if isinstance(lr, Mapping):
+        moves = [move * (lr[name]) for name, move in zip(names, moves, strict=True)]
+        torch._foreach_sub_(values, moves)
+    else:
+        torch._foreach_add_(values, moves, alpha=-lr)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One mini-batch: inputs, labels, and its number in the descent."""
+
+    x: Tensor
+    y: Tensor
+    step: int
+
+
+@dataclass
+class Meter:
+    """What the driver reads off a client's descents: their steps and losses."""
+
+    steps: int = 0
+    losses: list[Tensor] = field(default_factory=list)
+
+    def add(self, losses: list[Tensor]) -> None:
+        self.steps += len(losses)
+        self.losses += losses
+
+
+@dataclass(frozen=True)
+class Client:
+    """All that a client hook may know: its own data and settings, never another client, never the server."""
+
+    arch: Arch
+    task: Task
+    x: Tensor
+    y: Tensor
+    rows: Tensor  # this client's training rows of x and y
+    seed: int
+    number: int  # keys the client's randomness, and nothing else
+    round: int  # from 1
+    rounds: int
+    lr: float  # this round's rate
+    batch: int  # 0: the whole local set
+    epochs: int | None
+    steps_asked: int | None
+    opt: Optimiser
+    shared: frozenset[str]  # trained parameters that the server sees, under the outermost method
+    private: frozenset[str]  # names that never leave
+    smallest: int = 1  # a shorter batch is left out: 2 where the model has batch norm
+    penalties: tuple[Penalty, ...] = ()
+    meter: Meter = field(default_factory=Meter, compare=False)
+
+    @property
+    def size(self) -> int:
+        return len(self.rows)
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps of this round's ordinary local work."""
+        return schedule.steps_of(self.size, self.batch, self.epochs, self.steps_asked, self.smallest)
+
+    def batches(self, epochs: int | None = None, steps: int | None = None, stream: int = 0) -> Iterator[Batch]:
+        """This round's batches: every epoch in its own order; `stream` numbers independent orders.
+
+        Without arguments, the run's local work. A last batch that is not full is used as it is.
+        """
+        if epochs is None and steps is None:
+            epochs, steps = self.epochs, self.steps_asked
+        left = schedule.steps_of(self.size, self.batch, epochs, steps, self.smallest)
+        lengths = schedule.batch_lengths(self.size, self.batch, self.smallest)
+        step, epoch = 0, 0
+        while step < left:
+            order = schedule.epoch_order(self.seed, self.round, self.number, stream, epoch, self.rows)
+            start = 0
+            for length in lengths[: left - step]:
+                rows = order[start : start + length]
+                yield Batch(self.x[rows], self.y[rows], step)
+                start, step = start + length, step + 1
+            epoch += 1
+
+    def loss(self, model: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+        """The local objective of a model on a batch, and the buffers as the pass leaves them."""
+        out, buffers = self.arch.apply(model, batch.x)
+        loss = self.task.loss(out, batch.y)
+        for penalty in self.penalties:
+            loss = loss + penalty(model)
+        return loss, buffers
+
+    def with_penalty(self, penalty: Penalty) -> Client:
+        """The same client with a term of the model added to its objective."""
+        return replace(self, penalties=(*self.penalties, penalty))
+
+    def random(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        """Uniform numbers in [0, 1), a function of seed, round, client and purpose."""
+        draws = torch.rand(shape, generator=schedule.torch_rng(self.seed, "client", purpose, self.round, self.number))
+        return draws.to(self.x.device)
+
+
+@dataclass(frozen=True)
+class Descent:
+    """What `descend` reached."""
+
+    theta: Tree
+    opt_state: State
+    losses: list[Tensor]  # the objective before each step
+
+
+def descend(
+    client: Client,
+    theta: Tree,
+    *,
+    build: Callable[[Tree, Batch], Tree] | None = None,
+    penalty: Penalty | None = None,
+    correct: Tree | None = None,
+    project: Callable[[Tree], Tree] | None = None,
+    only: Collection[str] | None = None,
+    opt: Optimiser | None = None,
+    lr: float | Mapping[str, float] | None = None,
+    epochs: int | None = None,
+    steps: int | None = None,
+    stream: int = 0,
+    opt_state: State | None = None,
+) -> Descent:
+    """min_theta  loss(build(theta), batch) + penalty(theta);   g <- g + correct;   theta <- project(theta).
+
+    `theta` is not touched. What is trained: the names `only`, or else the model's trainable parameters and every
+    tensor of `theta` that is no part of the model (a method's own unknowns). Buffers follow the forward passes.
+    """
+    opt, rate = opt or client.opt, client.lr if lr is None else lr
+    state: State = opt_state or {}
+    theta = {name: tensor.detach().clone() for name, tensor in theta.items()}
+    model_names = set(client.arch.names)
+    free = [
+        name
+        for name in theta
+        if (name in only if only is not None else name not in model_names)
+        or (only is None and name in client.arch.trainable)
+    ]
+    for name in free:
+        theta[name].requires_grad_()
+    leaves = [theta[name] for name in free]
+    losses = []
+    for batch in client.batches(epochs, steps, stream):
+        objective, buffers = client.loss(build(theta, batch) if build else theta, batch)
+        if penalty:
+            objective = objective + penalty(theta)
+        slopes = torch.autograd.grad(objective, leaves, allow_unused=True)
+        with torch.no_grad():
+            grads = {name: g for name, g in zip(free, slopes, strict=True) if g is not None}
+            if correct:
+                grads = {name: g + correct[name] if name in correct else g for name, g in grads.items()}
+            if grads:
+                state = opt.step(theta, grads, state, rate)
+            theta.update({name: value for name, value in buffers.items() if name in theta})
+            if project:
+                projected = project(theta)
+                for name in free:
+                    theta[name].copy_(projected[name])
+        losses.append(objective.detach())
+    client.meter.add(losses)
+    return Descent({name: tensor.detach() for name, tensor in theta.items()}, state, losses)

@@ -1,0 +1,220 @@
+"""The contract of a personalised method: a frozen dataclass of pure hooks, whose defaults spell FedAvg.
+
+The fields of the dataclass are the paper's hyper-parameters. Only the driver calls hooks, always on the outermost
+method; no hook calls another one. Personal names are the driver's business: a method says which they are, and never
+filters a name itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedtailor import schedule, tree
+from fedtailor.arch import Arch
+from fedtailor.local import Client, descend
+from fedtailor.registry import WrongInput
+from fedtailor.tree import State, Tree
+
+Point = Literal["received", "trained", "adapted"]
+
+
+@dataclass(frozen=True)
+class Fed:
+    """What a server hook may know of the federation."""
+
+    arch: Arch
+    n: int
+    sizes: Tensor  # training rows of each client
+    groups: tuple[int, ...]
+    round: int  # from 1; 0 before the first
+    rounds: int
+    seed: int
+
+    def random(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        """Uniform numbers in [0, 1), a function of seed, round and purpose."""
+        return torch.rand(shape, generator=schedule.torch_rng(self.seed, "server", purpose, self.round))
+
+
+@dataclass(frozen=True)
+class Payload:
+    """Server to the k clients of an exchange."""
+
+    common: State = field(default_factory=dict)  # the same for all, sent once; "model" is the model
+    own: State = field(default_factory=dict)  # leading dimension k: row i for client i of the exchange
+    peers: Tree = field(default_factory=dict)  # other clients' models, stacked
+    peer_ids: Tensor | None = None  # [k, m]: rows of `peers` that client i may see, padded with -1
+    static: Mapping[str, int] = field(default_factory=dict)  # equal for all; may be branched on
+
+
+@dataclass(frozen=True)
+class Received:
+    """What one client holds after the driver unpacked its message."""
+
+    model: Tree
+    extra: State = field(default_factory=dict)
+    peers: Tree = field(default_factory=dict)  # only those this client may see
+    peer_ids: Tensor | None = None
+    me: int = 0
+    static: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What `fit` gives: the trained model and `extra` go to the server, less what is personal; `state` stays."""
+
+    model: Tree
+    state: State
+    extra: State = field(default_factory=dict)
+
+
+class Method:
+    """FedAvg, spelled as hooks. Override what your method does differently."""
+
+    point: ClassVar[Point] = "received"  # what is tested by default
+    weighting: ClassVar[Literal["size", "uniform"]] = "size"  # of the mean over clients
+    trains: ClassVar[Literal["cohort", "all"]] = "cohort"
+    sees: ClassVar[Literal["sums", "models"]] = "sums"  # what the server must see to do its part
+    pools: ClassVar[bool] = False  # trains one client on everybody's rows: a bound, not a federation
+    paper: ClassVar[str] = ""  # who proposed it, in a line
+    citation: ClassVar[str] = ""  # BibTeX
+
+    def build(self, net: nn.Module) -> nn.Module:
+        """Model surgery; the network is the method's own copy."""
+        return net
+
+    def personal(self, arch: Arch) -> frozenset[str]:
+        """Names that never leave the client."""
+        return frozenset()
+
+    def own_init(self, arch: Arch) -> frozenset[str]:
+        """Names whose initial values each client draws for itself."""
+        return frozenset()
+
+    def init_client(self, fed: Fed, model: Tree) -> State:
+        """A client's state before the first round."""
+        return {}
+
+    def start(self, client: Client, state: State, got: Received) -> tuple[Tree, State]:
+        """The model that local training starts from."""
+        return got.model, state
+
+    def fit(self, client: Client, state: State, model: Tree, got: Received) -> Fitted:
+        """Local training."""
+        return Fitted(descend(client, model).theta, state)
+
+    def personalised(self, client: Client, state: State, got: Received) -> Tree | None:
+        """The adapted model for testing, where the method has one."""
+        return None
+
+    def explain(self, client: Client, state: State, got: Received) -> dict[str, Tensor]:
+        """Small named tensors that show what the client learned."""
+        return {}
+
+    def init_server(self, fed: Fed, model: Tree) -> State:
+        """The server's state before the first round; `model` holds shared names only."""
+        return {"model": model}
+
+    def send(self, fed: Fed, server: State, cohort: Tensor) -> Payload:
+        """What the server sends to the clients of an exchange."""
+        return Payload(common={"model": server["model"]})
+
+    def aggregate(self, fed: Fed, server: State, uploads: State, weights: Tensor, cohort: Tensor) -> State:
+        """The new server state from the stacked uploads `{"model": ..., "extra": ...}`."""
+        return {**server, "model": tree.mean(uploads["model"], weights)}
+
+    def explain_server(self, fed: Fed, server: State) -> dict[str, Tensor]:
+        """Small named tensors that show what the server learned."""
+        return {}
+
+    def __repr__(self) -> str:
+        """As the command line reads it: `Proximal(FedAvg(), mu=0.1)`."""
+        parts = [
+            repr(value) if isinstance(value, Method) else f"{name}={value!r}"
+            for name, value in ((f.name, getattr(self, f.name)) for f in fields(self))  # type: ignore[arg-type]
+        ]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+@dataclass(frozen=True, repr=False)
+class Wrapper(Method):
+    """A plug-in around another method: forwards every hook; keeps the inner state under "inner"."""
+
+    inner: Method
+
+    @property
+    def point(self) -> Point:  # type: ignore[override]
+        return self.inner.point
+
+    @property
+    def weighting(self) -> Literal["size", "uniform"]:  # type: ignore[override]
+        return self.inner.weighting
+
+    @property
+    def trains(self) -> Literal["cohort", "all"]:  # type: ignore[override]
+        return self.inner.trains
+
+    @property
+    def sees(self) -> Literal["sums", "models"]:  # type: ignore[override]
+        return self.inner.sees
+
+    @property
+    def pools(self) -> bool:  # type: ignore[override]
+        return self.inner.pools
+
+    def build(self, net: nn.Module) -> nn.Module:
+        return self.inner.build(net)
+
+    def personal(self, arch: Arch) -> frozenset[str]:
+        return self.inner.personal(arch)
+
+    def own_init(self, arch: Arch) -> frozenset[str]:
+        return self.inner.own_init(arch)
+
+    def init_client(self, fed: Fed, model: Tree) -> State:
+        return {"inner": self.inner.init_client(fed, model)}
+
+    def start(self, client: Client, state: State, got: Received) -> tuple[Tree, State]:
+        model, inner = self.inner.start(client, state["inner"], got)
+        return model, {**state, "inner": inner}
+
+    def fit(self, client: Client, state: State, model: Tree, got: Received) -> Fitted:
+        fitted = self.inner.fit(client, state["inner"], model, got)
+        return Fitted(fitted.model, {**state, "inner": fitted.state}, fitted.extra)
+
+    def personalised(self, client: Client, state: State, got: Received) -> Tree | None:
+        return self.inner.personalised(client, state["inner"], got)
+
+    def explain(self, client: Client, state: State, got: Received) -> dict[str, Tensor]:
+        return self.inner.explain(client, state["inner"], got)
+
+    def init_server(self, fed: Fed, model: Tree) -> State:
+        return {"inner": self.inner.init_server(fed, model)}
+
+    def send(self, fed: Fed, server: State, cohort: Tensor) -> Payload:
+        return self.inner.send(fed, server["inner"], cohort)
+
+    def aggregate(self, fed: Fed, server: State, uploads: State, weights: Tensor, cohort: Tensor) -> State:
+        return {**server, "inner": self.inner.aggregate(fed, server["inner"], uploads, weights, cohort)}
+
+    def explain_server(self, fed: Fed, server: State) -> dict[str, Tensor]:
+        return self.inner.explain_server(fed, server["inner"])
+
+
+def overrides(method: Method, hook: str) -> bool:
+    """Whether a method, or one that it wraps, has its own version of a hook."""
+    while isinstance(method, Wrapper):
+        if getattr(type(method), hook) is not getattr(Wrapper, hook):
+            return True
+        method = method.inner
+    return getattr(type(method), hook) is not getattr(Method, hook)
+
+
+def require(holds: bool, method: str, what: str) -> None:
+    """Check a hyper-parameter: `require(mu >= 0, "Proximal", "mu must be 0 or more")`."""
+    if not holds:
+        raise WrongInput(f"{method}: {what}")

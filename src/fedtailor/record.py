@@ -1,0 +1,216 @@
+"""The run folder: what was run, a row per round, and checkpoints. Its format is documented and versioned.
+
+A checkpoint is one safetensors file (never pickle) that carries a digest of its own contents. It is written beside
+its final name, synced, and renamed, so that a crash at any moment leaves the previous one; one that does not match
+its digest is passed over for the one before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from fedtailor import tree
+from fedtailor.registry import WrongInput
+from fedtailor.tree import State, Tree
+
+FORMAT = 1
+KEPT_CHECKPOINTS = 2
+
+Row = dict[str, Any]
+
+
+class BadCheckpoint(Exception):
+    """A checkpoint that is cut short or does not match its digest."""
+
+
+class RunFolder:
+    """One run on disk."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, info: Mapping[str, Any]) -> RunFolder:
+        if (path / "run.json").exists():
+            raise WrongInput(
+                f"{path} already holds a run; `fedtailor resume {path}` goes on with it, or choose another folder"
+            )
+        try:
+            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            folder = cls(path)
+            write_atomically(path / "run.json", to_json({"format": FORMAT, **info}, indent=1))
+        except OSError as error:
+            raise WrongInput(f"cannot write into {path}: {error.strerror}; choose another folder with --out") from None
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        folder = cls(path)
+        folder.info()
+        return folder
+
+    def info(self) -> dict[str, Any]:
+        """The contents of run.json, of a version that can be read."""
+        try:
+            info: dict[str, Any] = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise WrongInput(f"{self.path} is not a run folder: it has no run.json") from None
+        except (ValueError, OSError) as error:
+            raise WrongInput(f"{self.path}/run.json cannot be read ({error}); the run must be started again") from None
+        if info.get("format") != FORMAT:
+            raise WrongInput(
+                f"{self.path} is a run of format {info.get('format')!r}, written by fedtailor {info.get('fedtailor')}; "
+                f"this fedtailor reads format {FORMAT}: use the version that wrote it"
+            )
+        return info
+
+    def note(self, **facts: Any) -> None:
+        """Add facts to run.json: its status, its seconds."""
+        write_atomically(self.path / "run.json", to_json({**self.info(), **facts}, indent=1))
+
+    def rows(self) -> list[Row]:
+        """The rows so far; a last line that was cut short is left out."""
+        try:
+            lines = (self.path / "rows.jsonl").read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return []
+        found: list[Row] = []
+        for number, line in enumerate(lines):
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                if number + 1 < len(lines):
+                    raise WrongInput(
+                        f"{self.path}/rows.jsonl is damaged in line {number + 1}; the run must be started again"
+                    ) from None
+        return found
+
+    def append(self, row: Row) -> None:
+        with open(self.path / "rows.jsonl", "ab") as file:
+            file.write(to_json(row))
+
+    def keep_rows(self, rows: Iterable[Row]) -> None:
+        """Replace the rows: a resumed run repeats those after its checkpoint."""
+        write_atomically(self.path / "rows.jsonl", b"".join(to_json(row) for row in rows))
+
+    def checkpoints(self) -> list[Path]:
+        """The checkpoints, newest first."""
+        return sorted((self.path / "checkpoints").glob("round-*.safetensors"), reverse=True)
+
+    def save(self, round: int, state: State) -> None:
+        write_atomically(self.path / "checkpoints" / f"round-{round:06d}.safetensors", pack(round, state))
+        for old in self.checkpoints()[KEPT_CHECKPOINTS:]:
+            old.unlink()
+
+    def load(self) -> tuple[int, State, list[str]]:
+        """The newest good checkpoint, and what is to be said of newer ones that are not; round 0 where there is none."""
+        warnings: list[str] = []
+        for path in self.checkpoints():
+            try:
+                return (*unpack(path.read_bytes()), warnings)
+            except BadCheckpoint as error:
+                warnings.append(f"the checkpoint {path.name} is damaged ({error}); going on from the one before it")
+        return 0, {}, warnings
+
+
+def pack(round: int, state: State) -> bytes:
+    """A state as one safetensors file. Tensors that are one and the same are written once.
+
+    The order of the names is kept, for a sum over tensors depends on it in its last bits.
+    """
+    unique: Tree = {}
+    first: dict[tuple[Any, ...], str] = {}
+    leaves: list[tuple[str, str | None]] = []  # path, and the name its values are under; None: an empty sub-state
+    for path, tensor in _leaves(state):
+        if tensor is None:
+            leaves.append((path, None))
+            continue
+        place = (tensor.data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+        name = first.setdefault(place, path) if tensor.numel() else path
+        leaves.append((path, name))
+        if name == path:
+            unique[path] = tensor.detach().cpu().contiguous().clone()
+    about = {"format": str(FORMAT), "round": str(round), "leaves": json.dumps(leaves)}
+    return safetensors.torch.save(unique, {**about, "digest": digest(unique, about)})
+
+
+def unpack(data: bytes) -> tuple[int, State]:
+    try:
+        tensors: Tree = safetensors.torch.load(data)
+        length = int.from_bytes(data[:8], "little")
+        about: dict[str, str] = json.loads(data[8 : 8 + length])["__metadata__"]
+        stated = about.pop("digest")
+    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+        raise BadCheckpoint(f"cut short or not a checkpoint: {error}") from None
+    if stated != digest(tensors, about):
+        raise BadCheckpoint("its contents do not match its digest")
+    state: State = {}
+    for path, name in json.loads(about["leaves"]):
+        *parents, last = path.split("/")
+        inner = state
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[last] = {} if name is None else tensors[name]
+    return int(about["round"]), state
+
+
+def _leaves(state: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Tensor | None]]:
+    for key, value in state.items():
+        if isinstance(value, Tensor):
+            yield path + key, value
+        elif value:
+            yield from _leaves(value, f"{path}{key}/")
+        else:
+            yield path + key, None
+
+
+def digest(tensors: Tree, about: Mapping[str, str]) -> str:
+    total = hashlib.sha256(repr(sorted(about.items())).encode())
+    for name, tensor in sorted(tensors.items()):
+        total.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
+        total.update(tree.raw(tensor))
+    return total.hexdigest()
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """After a crash at any moment, `path` has its old contents or the new ones, never a part."""
+    beside = path.with_name(path.name + ".tmp")
+    with open(beside, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def to_json(value: Any, indent: int | None = None) -> bytes:
+    """One line (or an indented text) of JSON; tensors become lists, and what is no finite number null."""
+    return (json.dumps(plain(value), indent=indent, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Path):
+        return str(value)
+    return value

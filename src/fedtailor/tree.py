@@ -1,0 +1,174 @@
+"""Trees: named tensors, and the few operations that methods need.
+
+A *tree* holds a model: parameters and buffers by name. A *state* nests trees; `flatten` names each tensor by its
+path, which is how a state travels and how it is saved. Tensors are values here: no operation changes its arguments.
+
+Tensors that are not of floating type (counters of batch norm, index buffers) are never averaged or interpolated:
+`mean` takes the largest over the clients, which does not depend on their order, and `lerp` takes the target's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Tree = dict[str, Tensor]
+State = dict[str, Any]
+
+
+def pick(tree: Mapping[str, Tensor], names: Collection[str]) -> Tree:
+    """The tensors named."""
+    return {name: tensor for name, tensor in tree.items() if name in names}
+
+
+def drop(tree: Mapping[str, Tensor], names: Collection[str]) -> Tree:
+    """The tensors not named."""
+    return {name: tensor for name, tensor in tree.items() if name not in names}
+
+
+def join(function: Callable[..., Tensor], *trees: Mapping[str, Tensor]) -> Tree:
+    """`function` of the tensors of the same name, for each name of the first tree."""
+    return {name: function(*(tree[name] for tree in trees)) for name in trees[0]}
+
+
+def zeros(tree: Mapping[str, Tensor]) -> Tree:
+    return join(torch.zeros_like, tree)
+
+
+def sub(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tree:
+    return join(torch.sub, a, b)
+
+
+def lerp(a: Mapping[str, Tensor], b: Mapping[str, Tensor], weight: float | Tensor) -> Tree:
+    """a + weight (b - a)."""
+    return join(lambda x, y: x + weight * (y - x) if x.is_floating_point() else y, a, b)
+
+
+def mean(stacked: Mapping[str, Tensor], weights: Tensor) -> Tree:
+    """The weighted mean over the leading dimension; `weights` need not sum to one."""
+    share = weights.double() / weights.double().sum()
+
+    def average(x: Tensor) -> Tensor:
+        if not x.is_floating_point():
+            return x.amax(0)
+        precise = x.double() if x.dtype is torch.float64 else x.float()
+        total: Tensor = torch.tensordot(share.to(precise), precise, dims=1)
+        return total.to(x.dtype)
+
+    return join(average, stacked)
+
+
+def sqdist(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Collection[str] | None = None) -> Tensor:
+    """Squared Euclidean distance, over `names` or all floating tensors of `a`."""
+    chosen = [n for n in a if (a[n].is_floating_point() if names is None else n in names)]
+    total = torch.zeros((), dtype=torch.float32)
+    for name in chosen:
+        total = total.to(a[name]) + (a[name] - b[name]).square().sum()
+    return total
+
+
+def rows(stacked: State, index: Tensor) -> State:
+    """The rows `index` of every tensor."""
+    return transform(lambda x: x[index.to(x.device)], stacked)
+
+
+def put(stacked: Mapping[str, Tensor], index: Tensor, values: Mapping[str, Tensor]) -> Tree:
+    """`stacked` with its rows `index` replaced."""
+    return join(lambda x, y: x.index_copy(0, index.to(x.device), y), stacked, values)
+
+
+def expand(tree: Mapping[str, Tensor], n: int) -> Tree:
+    """`n` copies of a tree in a new leading dimension."""
+    return join(lambda x: x.expand(n, *x.shape).clone(), tree)
+
+
+def stack(states: Sequence[State]) -> State:
+    """States of the same shape, stacked in a new leading dimension."""
+    flat = [flatten(state) for state in states]
+    return unflatten({name: torch.stack([one[name] for one in flat]) for name in flat[0]})
+
+
+def where(condition: Tensor, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tree:
+    return join(lambda x, y: torch.where(condition, x, y), a, b)
+
+
+def transform(function: Callable[[Tensor], Tensor], state: Mapping[str, Any]) -> State:
+    """`function` of every tensor of a nested state."""
+    return {
+        key: transform(function, value) if isinstance(value, Mapping) else function(value)
+        for key, value in state.items()
+    }
+
+
+def detach(state: State) -> State:
+    """The same values, cut from any gradient."""
+    return transform(Tensor.detach, state)
+
+
+def flatten(state: Mapping[str, Any], path: str = "") -> Tree:
+    """A nested state as one tree whose names are paths: `{"ala": {"w": t}}` -> `{"ala/w": t}`."""
+    flat: Tree = {}
+    for key, value in state.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{path}{key}/"))
+        elif isinstance(value, Tensor):
+            flat[path + key] = value
+        else:
+            kind = type(value).__name__
+            raise TypeError(f"a state holds tensors only, but {path + key!r} is a {kind}; make it a tensor")
+    return flat
+
+
+def unflatten(flat: Mapping[str, Tensor]) -> State:
+    state: State = {}
+    for path, tensor in flat.items():
+        *parents, last = path.split("/")
+        inner = state
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[last] = tensor
+    return state
+
+
+def nbytes(state: Mapping[str, Any]) -> int:
+    """Bytes of all tensors: what `encode` gives."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in flatten(state).values())
+
+
+Schema = list[tuple[str, str, tuple[int, ...]]]
+
+
+def encode(state: Mapping[str, Any]) -> tuple[bytes, Schema]:
+    """One flat buffer of raw values, and the schema (path, type, shape), in order, that tells what is where."""
+    flat = flatten(state)
+    schema = [(path, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for path, tensor in flat.items()]
+    return b"".join(raw(tensor) for tensor in flat.values()), schema
+
+
+def decode(buffer: bytes, schema: Iterable[tuple[str, str, Sequence[int]]]) -> State:
+    flat: Tree = {}
+    offset = 0
+    for path, kind, shape in schema:
+        dtype: torch.dtype = getattr(torch, kind)
+        count = 1
+        for length in shape:
+            count *= length
+        size = count * dtype.itemsize
+        flat[path] = torch.empty(tuple(shape), dtype=dtype)
+        if count:
+            piece = torch.frombuffer(bytearray(buffer[offset : offset + size]), dtype=dtype)
+            flat[path].copy_(piece.reshape(tuple(shape)))
+        offset += size
+    if offset != len(buffer):
+        raise ValueError(f"the message has {len(buffer)} bytes, its schema tells of {offset}")
+    return unflatten(flat)
+
+
+def raw(tensor: Tensor) -> bytes:
+    """The bytes of a tensor's values, of any type, bfloat16 included."""
+    if not tensor.numel():
+        return b""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
