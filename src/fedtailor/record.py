@@ -113,7 +113,7 @@ class RunFolder:
             old.unlink()
 
     def load(self) -> tuple[int, State, list[str]]:
-        """The newest good checkpoint, and what is to be said of newer ones that are not; round 0 where there is none."""
+        """The newest good checkpoint, and a word on each newer one that is not; round 0 where there is none."""
         warnings: list[str] = []
         for path in self.checkpoints():
             try:

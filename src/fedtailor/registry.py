@@ -101,8 +101,11 @@ def load_plugin(path: Path) -> None:
 
 def parse(kind: str, text: str) -> Any:
     """The object that `text` spells: a registered name, called with literal or nested arguments."""
+    written = text.strip()
+    if written.replace("-", "_").isidentifier():  # fed-bn, which Python would read as a difference
+        written = written.replace("-", "_")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = ast.parse(written, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise WrongInput(f"cannot read the {kind} {text!r}; write a name or a call such as {_example(kind)}") from None
     return _interpret(kind, tree, text)
@@ -132,7 +135,8 @@ def _interpret(kind: str, node: ast.expr, text: str) -> Any:
         named = {str(keyword.arg): _argument(kind, keyword.value, text) for keyword in node.keywords}
         return _call(kind, node.func.id, positional, named)
     raise WrongInput(
-        f"{ast.unparse(node)!r} in the {kind} {text!r} is not a name or a call of one; write something like {_example(kind)}"
+        f"{ast.unparse(node)!r} in the {kind} {text!r} is not a name or a call of one; "
+        f"write something like {_example(kind)}"
     )
 
 
@@ -145,8 +149,8 @@ def _argument(kind: str, node: ast.expr, text: str) -> Any:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         raise WrongInput(
-            f"{ast.unparse(node)!r} in the {kind} {text!r} is not a plain value; allowed are numbers, texts, True, False, None, "
-            f"tuples of them and other {kind}s"
+            f"{ast.unparse(node)!r} in the {kind} {text!r} is not a plain value; "
+            f"allowed are numbers, texts, True, False, None, tuples of them and other {kind}s"
         ) from None
 
 

@@ -35,6 +35,7 @@ class FedBN(Method):
     def personal(self, arch: Arch) -> frozenset[str]:
         require(
             bool(arch.norm), "FedBN",
-            "the model has no normalisation layer, so this would be FedAvg under another name; choose one that has, such as lenet_bn",
+            "the model has no normalisation layer, so this would be FedAvg under another name; "
+            "choose one that has, such as lenet_bn",
         )  # fmt: skip
         return arch.norm

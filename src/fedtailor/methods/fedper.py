@@ -21,7 +21,8 @@ def body_and_head(method: str, arch: Arch) -> frozenset[str]:
     """The head's names, of a model that has a body as well."""
     require(
         bool(arch.trainable - arch.head), method,
-        "the model is a single layer, so nothing would be shared; choose one with a body below its last layer, such as dnn",
+        "the model is a single layer, so nothing would be shared; "
+        "choose one with a body below its last layer, such as dnn",
     )  # fmt: skip
     return arch.head
 

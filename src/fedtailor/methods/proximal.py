@@ -33,7 +33,8 @@ class Proximal(Wrapper):
     paper = "Li et al., MLSys 2020"
     citation = """@inproceedings{li2020federated,
   title     = {Federated Optimization in Heterogeneous Networks},
-  author    = {Li, Tian and Sahu, Anit Kumar and Zaheer, Manzil and Sanjabi, Maziar and Talwalkar, Ameet and Smith, Virginia},
+  author    = {Li, Tian and Sahu, Anit Kumar and Zaheer, Manzil and Sanjabi, Maziar and Talwalkar, Ameet
+               and Smith, Virginia},
   booktitle = {Conference on Machine Learning and Systems (MLSys)},
   year      = {2020}
 }"""
@@ -49,6 +50,6 @@ class Proximal(Wrapper):
 
 
 @register("method", "FedProx")
-def FedProx(mu: float = 0.01) -> Proximal:  # noqa: N802 - named as in the paper
+def FedProx(mu: float = 0.01) -> Proximal:
     """FedAvg with a proximal term: Proximal(FedAvg(), mu)."""
     return Proximal(FedAvg(), mu=mu)

@@ -36,7 +36,8 @@ class SCAFFOLD(Method):
     paper = "Karimireddy et al., ICML 2020"
     citation = """@inproceedings{karimireddy2020scaffold,
   title     = {{SCAFFOLD}: Stochastic Controlled Averaging for Federated Learning},
-  author    = {Karimireddy, Sai Praneeth and Kale, Satyen and Mohri, Mehryar and Reddi, Sashank and Stich, Sebastian and Suresh, Ananda Theertha},
+  author    = {Karimireddy, Sai Praneeth and Kale, Satyen and Mohri, Mehryar and Reddi, Sashank
+               and Stich, Sebastian and Suresh, Ananda Theertha},
   booktitle = {International Conference on Machine Learning (ICML)},
   year      = {2020}
 }"""

@@ -1,0 +1,331 @@
+"""The round: cohort, send, train, aggregate, examine.
+
+`Driver` holds four values that each round replaces together: the round's number, the server's state, what each site
+keeps, and the rows. Whatever interrupts a round leaves those of the round before.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import torch
+
+import fedtailor
+from fedtailor import schedule, task, tree
+from fedtailor.arch import Arch
+from fedtailor.data.federation import Federation
+from fedtailor.method import Fed, Payload, Received, overrides
+from fedtailor.nn import make
+from fedtailor.record import Row, plain
+from fedtailor.registry import WrongInput
+from fedtailor.runners import Runner, Work
+from fedtailor.runners.sequential import Sequential
+from fedtailor.site import Common, Exam, Reply, Site, finished, model_of, take_exam
+from fedtailor.spec import RunSpec
+from fedtailor.tree import State, Tree
+
+SMALL_MODEL = 2_000_000  # parameters; below it one thread is as fast as several, and steadier
+
+
+class Diverged(RuntimeError):
+    """Training gave a loss or a value that is not a number, and the run's policy is to stop."""
+
+
+class Callback:
+    """What a run tells those who listen; override what you need."""
+
+    def on_start(self, driver: Driver) -> None: ...
+    def on_client(self, driver: Driver, done: int, of: int) -> None: ...
+    def on_round(self, driver: Driver, row: Row) -> None: ...
+    def on_end(self, driver: Driver, row: Row) -> None: ...
+
+
+class Driver:
+    """One run: everything that is set up once, and the state that rounds move."""
+
+    def __init__(self, spec: RunSpec, federation: Federation, runner: Runner | None = None):
+        method = spec.method
+        self.spec, self.federation = spec, federation
+        self.data = (federation.pooled() if method.pools else federation).to(spec.device)
+        self.task = task.of(federation.task)
+        net = make(
+            spec.model or federation.model, classes=self.task.outputs(len(federation.classes)),
+            shape=tuple(federation.x.shape[1:]), seed=spec.seed,
+        )  # fmt: skip
+        base = Arch(net)
+        given = base.values()
+        self.arch = Arch(method.build(net).to(spec.device))
+        private = method.personal(self.arch)
+        if spec.buffers == "local":
+            private |= self.arch.statistics
+        self.private = private & frozenset(self.arch.names)
+        initial = {**self.arch.values(), **tree.transform(lambda t: t.to(spec.device), given)}
+        added = frozenset(self.arch.names) - given.keys()
+        initial |= self.arch.draw(added - self.arch.buffers, spec.seed)
+        self.initial = initial
+        point = spec.point or method.point
+        if point == "adapted" and not overrides(method, "personalised"):
+            raise WrongInput(f"{method!r} has no adapted model to test; choose point=received or point=trained")
+        self.broadcasts = not overrides(method, "start")
+        keeps = {
+            "trained": point == "trained" or method.trains == "all",
+            "held": point != "trained" and not self.broadcasts,
+        }
+        keeps |= {"anchor": method.trains == "all", "outbox": method.trains == "all"}
+        self.common = Common(
+            method=method, arch=self.arch, task=self.task, point=point, private=self.private,
+            shared=self.arch.trainable - self.private, keeps=frozenset(slot for slot, kept in keeps.items() if kept),
+            seed=spec.seed, rounds=spec.rounds, lr=spec.lr, lr_decay=spec.lr_decay, batch=spec.batch,
+            epochs=spec.epochs, steps=spec.steps, finish_epochs=spec.finish_epochs, opt=spec.opt,
+        )  # fmt: skip
+        data, tested = self.data, self.data.tested
+        self.sites = [
+            Site(self.common, i, data.x, data.y, data.train[i], {
+                j: {"test": tested.test[j], "validation": tested.validation[j]}
+                for j in (range(tested.n) if method.pools else (i,))
+            })
+            for i in range(data.n)
+        ]  # fmt: skip
+        self.runner = runner or Sequential(1 if self.size_of(initial) < SMALL_MODEL else torch.get_num_threads())
+        self.cohort_size = spec.cohort_size(data.n) if not method.pools else 1
+        self.round = 0
+        self.rows: list[Row] = []
+        shared = tree.drop(initial, self.private)
+        self.server: State = method.init_server(self.fed(0), shared)
+        self.kept: list[State] = [self.first_kept(i) for i in range(data.n)]
+        self.listeners: Sequence[Callback] = ()
+
+    @staticmethod
+    def size_of(model: Tree) -> int:
+        return sum(tensor.numel() for tensor in model.values())
+
+    def fed(self, round: int) -> Fed:
+        sizes = self.data.sizes.to(torch.float64)
+        return Fed(self.arch, self.data.n, sizes, self.data.groups, round, self.spec.rounds, self.spec.seed)
+
+    def first_kept(self, number: int) -> State:
+        """What a site holds before its first round."""
+        method, arch = self.common.method, self.arch
+        own = arch.draw(method.own_init(arch) - arch.buffers, self.spec.seed, number)
+        model = {**self.initial, **tree.transform(lambda t: t.to(self.spec.device), own)}
+        outbox = {"model": tree.drop(model, self.private), "extra": {}}
+        slots: State = {"trained": model, "anchor": model, "outbox": outbox, "held": model}
+        return {
+            "personal": tree.pick(model, self.private),
+            "method": method.init_client(self.fed(0), model),
+            **{slot: slots[slot] for slot in self.common.keeps},
+        }
+
+    def step(self) -> Row:
+        """One round. Nothing of the driver changes before its end."""
+        began = time.perf_counter()
+        number, method, n = self.round + 1, self.common.method, self.data.n
+        fed = self.fed(number)
+        cohort = schedule.draw_cohort(self.spec.seed, number, n, self.cohort_size)
+        index = torch.tensor(cohort)
+        server, up = self.server, [0] * n
+        if method.trains == "all":  # the drawn clients first send what they trained since they were last drawn
+            boxes = {i: self.kept[i]["outbox"] for i in cohort}
+            up = [tree.nbytes(boxes[i]) if i in boxes else 0 for i in range(n)]
+            server = self.aggregate(fed, server, boxes)
+        payload = method.send(fed, server, index)
+        messages = {i: self.message(payload, place, i) for place, i in enumerate(cohort)}
+        down = [size_of_message(messages[i]) if i in messages else 0 for i in range(n)]
+        trainers = range(n) if method.trains == "all" else cohort
+        examine = number % self.spec.eval_every == 0 or number == self.spec.rounds
+        replies = self.collect([Work(self.sites[i], self.kept[i], messages.get(i)) for i in trainers], number, examine)
+        stopped = sorted(i for i, reply in replies.items() if reply.kept is None)
+        if stopped and (self.spec.on_nan == "stop" or len(stopped) == len(replies)):
+            raise Diverged(self.explain_divergence(stopped, number))
+        good = {i: reply for i, reply in sorted(replies.items()) if reply.kept is not None}
+        if method.trains != "all":
+            uploads = {i: reply.upload for i, reply in good.items() if reply.upload is not None}
+            up = [tree.nbytes(uploads[i]) if i in uploads else 0 for i in range(n)]
+            server = self.aggregate(fed, server, uploads)
+        trained_at = time.perf_counter()
+        kept = [good[i].kept or {} if i in good else self.kept[i] for i in range(n)]
+        exams = {k: v for reply in good.values() for k, v in reply.exam.items()}
+        explain: dict[str, Any] = {}
+        if examine:
+            exams |= self.examine_others([i for i in range(n) if i not in good], payload, kept, number)
+            explain = {"server": method.explain_server(fed, server)}
+            explain["clients"] = {i: dict(reply.explain) for i, reply in good.items() if reply.explain}
+        examining = sum(reply.exam_seconds for reply in good.values()) + time.perf_counter() - trained_at
+        total = time.perf_counter() - began
+        row: Row = {
+            "round": number, "cohort": cohort, "trainers": list(trainers), "point": self.common.point,
+            **self.results(exams),
+            "train_loss": [good[i].loss if i in good else None for i in range(n)],
+            "steps": [replies[i].steps if i in replies else 0 for i in range(n)],
+            "down": down, "up": up, "explain": {key: value for key, value in explain.items() if value},
+            "stopped": stopped,
+            "seconds": {"train": total - examining, "evaluate": examining, "total": total},
+        }  # fmt: skip
+        row = plain(row)  # what is kept in memory is what a record gives back
+        self.round, self.server, self.kept, self.rows = number, server, kept, [*self.rows, row]
+        return row
+
+    def collect(self, work: Sequence[Work], number: int, examine: bool) -> dict[int, Reply]:
+        replies = {}
+        for reply in self.runner.train(work, number, examine):
+            replies[reply.number] = reply
+            for listener in self.listeners:
+                listener.on_client(self, len(replies), len(work))
+        return replies
+
+    def aggregate(self, fed: Fed, server: State, uploads: Mapping[int, State]) -> State:
+        """The method's aggregation over the uploads that came, in the order of the clients' numbers."""
+        if not uploads:
+            return server
+        numbers = sorted(uploads)
+        index = torch.tensor(numbers)
+        how = self.common.method.weighting if self.spec.weighting == "auto" else self.spec.weighting
+        weights = fed.sizes[index] if how == "size" else torch.ones(len(numbers), dtype=torch.float64)
+        stacked = {"model": {}, "extra": {}, **tree.stack([uploads[i] for i in numbers])}
+        check_impersonal(stacked, self.private, "upload")
+        return tree.detach(self.common.method.aggregate(fed, server, stacked, weights / weights.sum(), index))
+
+    def message(self, payload: Payload, place: int, number: int) -> Received:
+        """A client's own part of a payload, as it is sent: without anything personal."""
+        content = {**payload.common, **tree.transform(lambda t: t[place], payload.own)}
+        check_impersonal(content, self.private, "message")
+        peers, ids = payload.peers, None
+        if payload.peer_ids is not None:
+            ids = payload.peer_ids[place]
+            ids = ids[ids >= 0]
+            peers = tree.rows(payload.peers, ids)
+        extra = {key: value for key, value in content.items() if key != "model"}
+        return Received(content.get("model", {}), extra, peers, ids, number, payload.static)
+
+    def broadcast(self, payload: Payload) -> Received | None:
+        """The message that a client outside the cohort would have got, where it is the same for all."""
+        if not self.broadcasts or payload.own or payload.peers:
+            return None
+        extra = {key: value for key, value in payload.common.items() if key != "model"}
+        return Received(payload.common.get("model", {}), extra, static=payload.static)
+
+    def examine_others(
+        self, others: Sequence[int], payload: Payload, kept: Sequence[State], number: int
+    ) -> dict[int, Exam]:
+        """Exams of clients that did not take part, with the model broadcast or what they last held."""
+        exams: dict[int, Exam] = {}
+        for i in others:
+            got = self.broadcast(payload)
+            got = None if got is None else replace(got, me=i)
+            exams |= take_exam(self.sites[i], model_of(self.sites[i], kept[i], got, number))
+        return exams
+
+    def results(self, exams: Mapping[int, Exam]) -> dict[str, Any]:
+        """Metrics per site: `{"test": {"accuracy": [...], ..., "count": [...]}, "validation": ...}`."""
+        n = self.data.tested.n
+        found: dict[str, Any] = {}
+        for part in ("test", "validation"):
+            numbers = {i: exams[i][part] for i in range(n) if part in exams.get(i, {})}
+            metrics = {i: self.task.metrics(statistics) for i, statistics in numbers.items()}
+            names = next(iter(metrics.values()), {})
+            found[part] = {
+                name: [metrics[i][name] if i in metrics else None for i in range(n)] for name in names
+            } or None
+            if metrics:
+                found[part]["count"] = [int(numbers[i]["count"]) if i in numbers else 0 for i in range(n)]
+        return found
+
+    def last_delivery(self) -> list[Received]:
+        """The messages that would follow the last round: every site gets its model."""
+        index = torch.arange(self.data.n)
+        payload = self.common.method.send(self.fed(self.spec.rounds + 1), self.server, index)
+        return [self.message(payload, i, i) for i in range(self.data.n)]
+
+    def final(self, number: int, delivery: Sequence[Received] | None = None) -> Tree:
+        """The model that a client ends with."""
+        delivery = delivery or self.last_delivery()
+        return finished(self.sites[number], self.kept[number], delivery[number])
+
+    def finish(self) -> Row:
+        """The last row: every site's final model, examined. Moves no state, so that a run can be extended."""
+        began = time.perf_counter()
+        delivery = self.last_delivery()
+        exams: dict[int, Exam] = {}
+        for i, site in enumerate(self.sites):
+            exams |= take_exam(site, self.final(i, delivery))
+        n, total = self.data.n, time.perf_counter() - began
+        steps = [
+            schedule.steps_of(len(s.rows), self.spec.batch, self.spec.finish_epochs, None, s.client(1).smallest)
+            for s in self.sites
+        ]
+        row: Row = {
+            "round": self.round, "finish": True, "cohort": list(range(n)), "trainers": [], "point": self.common.point,
+            **self.results(exams), "train_loss": [None] * n, "steps": steps if self.spec.finish_epochs else [0] * n,
+            "down": [size_of_message(got) for got in delivery], "up": [0] * n, "explain": {}, "stopped": [],
+            "seconds": {"train": 0.0, "evaluate": total, "total": total},
+        }  # fmt: skip
+        row = plain(row)
+        self.rows = [*self.rows, row]
+        return row
+
+    def explain_divergence(self, stopped: Sequence[int], number: int) -> str:
+        names = ", ".join(self.data.clients[i] for i in stopped)
+        return (
+            f"training diverged at {names} in round {number}: the loss or a value is not a finite number, or exploded; "
+            f"kept the state of round {self.round}. Try a smaller lr (now {self.spec.lr}), clip=1, or on_nan=drop"
+        )
+
+    @property
+    def state(self) -> State:
+        """All that a checkpoint must hold."""
+        return {"server": self.server, "clients": {f"{i:05d}": kept for i, kept in enumerate(self.kept)}}
+
+    def restore(self, round: int, state: State, rows: Sequence[Row]) -> None:
+        state = tree.transform(lambda t: t.to(self.spec.device), state)
+        self.round, self.server = round, state["server"]
+        self.kept = [state["clients"][f"{i:05d}"] for i in range(self.data.n)]
+        self.rows = [row for row in rows if row["round"] <= round and not row.get("finish")]
+
+    def memory(self) -> int:
+        """An estimate of the bytes a run needs beside the libraries: data, states, uploads of a round, one training."""
+        model = tree.nbytes(self.initial)
+        states = tree.nbytes(self.server) + sum(tree.nbytes(kept) for kept in self.kept)
+        return tree.nbytes({"x": self.data.x, "y": self.data.y}) + 2 * states + (self.cohort_size + 4) * model
+
+    def info(self) -> dict[str, Any]:
+        """What run.json says of the run."""
+        method, data = self.common.method, self.federation
+        private = self.size_of(tree.pick(self.initial, self.private & self.arch.trainable))
+        total = self.size_of(tree.pick(self.initial, frozenset(self.arch.names) - self.arch.buffers))
+        return {
+            "fedtailor": fedtailor.__version__, "torch": torch.__version__, "numpy": np.__version__,
+            "python": platform.python_version(), "method": repr(method), "point": self.common.point,
+            "sees": method.sees, "citation": method.citation, "spec": self.spec.to_dict(),
+            "data": {
+                "source": data.source, "name": data.name, "fingerprint": data.fingerprint(), "clients": data.clients,
+                "groups": data.groups, "group_names": data.group_names, "classes": data.classes, "task": data.task,
+                "sizes": data.sizes, "validation_sizes": [len(r) for r in data.validation],
+                "test_sizes": [len(r) for r in data.test], "label_counts": data.label_counts(), "licence": data.licence,
+            },
+            "model": self.spec.to_dict()["model"] or data.model,
+            "plan": dict(self.runner.plan()),
+            "parameters": {"total": total, "shared": total - private, "personal": private},
+            "command": " ".join(sys.argv), "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "primary": self.task.primary, "higher_is_better": self.task.higher_is_better, "status": "running",
+        }  # fmt: skip
+
+
+def check_impersonal(state: State, private: frozenset[str], what: str) -> None:
+    """Law 3: nothing personal on the wire."""
+    leaked = {path.rsplit("/", 1)[-1] for path in tree.flatten(state)} & private
+    if leaked:
+        raise RuntimeError(
+            f"the {what} holds personal tensors: {', '.join(sorted(leaked))}; this is a fault of the method"
+        )
+
+
+def size_of_message(got: Received) -> int:
+    """Bytes of a message as it would be encoded."""
+    return tree.nbytes({"model": got.model, "extra": got.extra, "peers": got.peers})
