@@ -8,11 +8,10 @@ together with the norm that follows it, in the order in which the network regist
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
@@ -34,6 +33,14 @@ class Arch:
         parameters = dict(net.named_parameters())
         buffers = {name: b for name, b in net.named_buffers() if name in net.state_dict()}
         self.names = tuple([*parameters, *buffers])
+        named = {id(tensor): name for name, tensor in [*parameters.items(), *buffers.items()]}
+        self._places: list[tuple[dict[str, Any], str, str, Tensor]] = [  # every module's own table of tensors, the entry, and the name of the value: tied ones share it
+            (table, leaf, named[id(tensor)], tensor)
+            for module in net.modules()
+            for table in (module._parameters, module._buffers)
+            for leaf, tensor in table.items()
+            if id(tensor) in named
+        ]
         self.trainable = frozenset(name for name, p in parameters.items() if p.requires_grad)
         self.buffers = frozenset(buffers)
         self.counters = frozenset(name for name, b in buffers.items() if not b.is_floating_point())
@@ -91,13 +98,23 @@ class Arch:
         return drawn
 
     def apply(self, model: Tree, x: Tensor, train: bool = True) -> tuple[Tensor, Tree]:
-        """The network's output with the values of `model`, and the buffers as the pass leaves them."""
+        """The network's output with the values of `model`, and the buffers as the pass leaves them.
+
+        The values stand in the network's places for one pass, as in torch.func.functional_call, whose checks of names
+        at each call take longer than a small network's step.
+        """
         if self.net.training is not train:
             self.net.train(train)
-        if not self.buffers:
-            return functional_call(self.net, model, (x,)), {}
         buffers = {name: model[name].detach().clone() if train else model[name] for name in self.buffers}
-        return functional_call(self.net, {**model, **buffers}, (x,)), buffers
+        values = {**model, **buffers} if buffers else model
+        for place, leaf, name, _ in self._places:
+            place[leaf] = values[name]
+        try:
+            out: Tensor = self.net(x)
+        finally:
+            for place, leaf, _, own in self._places:
+                place[leaf] = own
+        return out, buffers
 
     def module(self, model: Tree, into: nn.Module | None = None) -> nn.Module:
         """An ordinary module with the values of `model`, counters included; `into` is filled, strictly."""

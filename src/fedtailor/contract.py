@@ -95,14 +95,18 @@ def run(driver: Driver, rounds: int | None = None) -> Driver:
     return driver
 
 
-def check_method(method: Method) -> list[str]:
-    """Check a method against every law; returns the laws it keeps, raises BrokenLaw on the first it breaks."""
-    for name, law in LAWS.items():
+def check_method(method: Method, laws: Iterable[str] = ()) -> list[str]:
+    """Check a method against the laws (all, or those named); returns those it keeps, raises BrokenLaw on the first
+    that it breaks."""
+    chosen = list(laws) or list(LAWS)
+    for name in chosen:
         try:
-            law(method)
+            LAWS[name](method)
         except BrokenLaw as broken:
             raise BrokenLaw(f"{method!r} breaks the law {name!r}: {broken}") from None
-    return list(LAWS)
+        except Exception as error:
+            raise BrokenLaw(f"{method!r} breaks the law {name!r}: {type(error).__name__}: {error}") from error
+    return chosen
 
 
 # The laws. Each takes a method and raises BrokenLaw, with what was found.

@@ -8,7 +8,7 @@ filters a name itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -133,10 +133,8 @@ class Method:
 
     def __repr__(self) -> str:
         """As the command line reads it: `Proximal(FedAvg(), mu=0.1)`."""
-        parts = [
-            repr(value) if isinstance(value, Method) else f"{name}={value!r}"
-            for name, value in ((f.name, getattr(self, f.name)) for f in fields(self))  # type: ignore[arg-type]
-        ]
+        own = {f.name: getattr(self, f.name) for f in fields(self)} if is_dataclass(self) else dict[str, object]()
+        parts = [repr(v) if isinstance(v, Method) else f"{name}={v!r}" for name, v in own.items()]
         return f"{type(self).__name__}({', '.join(parts)})"
 
 

@@ -211,6 +211,12 @@ def without(state: Mapping[str, Any], names: frozenset[str]) -> State:
 @contextmanager
 def randomness(seed: int, *purpose: int | str) -> Iterator[None]:
     """Torch's global generator (dropout draws from it) set for one purpose, and put back."""
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(schedule.torch_seed(seed, "torch", *purpose))
+    devices = range(torch.cuda.device_count())
+    with torch.random.fork_rng(devices=devices):
+        drawn = schedule.torch_seed(seed, "torch", *purpose)
+        torch.default_generator.manual_seed(
+            drawn
+        )  # torch.manual_seed takes a millisecond where there is no accelerator
+        if devices:
+            torch.cuda.manual_seed_all(drawn)
         yield
