@@ -34,7 +34,8 @@ class Arch:
         buffers = {name: b for name, b in net.named_buffers() if name in net.state_dict()}
         self.names = tuple([*parameters, *buffers])
         named = {id(tensor): name for name, tensor in [*parameters.items(), *buffers.items()]}
-        self._places: list[tuple[dict[str, Any], str, str, Tensor]] = [  # every module's own table of tensors, the entry, and the name of the value: tied ones share it
+        # every module's own table of tensors, the entry in it, and the name of its value, which tied ones share
+        self._places: list[tuple[Any, str, str, Any]] = [
             (table, leaf, named[id(tensor)], tensor)
             for module in net.modules()
             for table in (module._parameters, module._buffers)
@@ -47,7 +48,9 @@ class Arch:
         self.norm = self.of_type(*NORMS)
         self.statistics = frozenset(name for name in self.of_type(_NormBase) if name in self.buffers)
         self.layers = {layer: names for layer, names in self._layers()}
-        self.head = self._head()
+        self.head_layer = self._head_layer()
+        prefix = f"{self.head_layer}." if self.head_layer else ""
+        self.head = frozenset(name for name in self.trainable if name.startswith(prefix))
         for name, module in net.named_modules():
             if isinstance(module, _NormBase) and module.momentum is None and module.track_running_stats:
                 raise WrongInput(
@@ -116,6 +119,17 @@ class Arch:
                 place[leaf] = own
         return out, buffers
 
+    def features(self, model: Tree, x: Tensor, train: bool = True) -> Tensor:
+        """The input of the last layer, flat per sample."""
+        seen: list[Tensor] = []
+        last = self.net.get_submodule(self.head_layer)
+        hook = last.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        try:
+            self.apply(model, x, train)
+        finally:
+            hook.remove()
+        return seen[-1].flatten(1)
+
     def module(self, model: Tree, into: nn.Module | None = None) -> nn.Module:
         """An ordinary module with the values of `model`, counters included; `into` is filled, strictly."""
         net = self.net if into is None else into
@@ -140,14 +154,10 @@ class Arch:
         if names:
             yield layer, tuple(names)
 
-    def _head(self) -> frozenset[str]:
-        """The last linear (or convolution) layer's parameters."""
-        last = ""
-        for path, module in self.net.named_modules():
-            if isinstance(module, OUTPUTS):
-                last = path
-        prefix = f"{last}." if last else ""
-        return frozenset(name for name in self.trainable if name.startswith(prefix)) if self.layers else frozenset()
+    def _head_layer(self) -> str:
+        """The path of the last linear (or convolution) layer."""
+        paths = [path for path, module in self.net.named_modules() if isinstance(module, OUTPUTS)]
+        return paths[-1] if paths else ""
 
 
 def _own(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -348,9 +348,13 @@ class Wiretap(Driver):
     def step(self) -> record.Row:
         self.sent: dict[int, int] = {}
         self.came: dict[int, int] = {}
+        public = [self.public_due(i) for i in range(self.data.n)]
         row = super().step()
         for i in range(self.data.n):
-            for way, encoded in (("down", self.sent.get(i, 0)), ("up", self.came.get(i, 0))):
+            for way, encoded in (
+                ("down", self.sent[i] + public[i] if i in self.sent else 0),
+                ("up", self.came.get(i, 0)),
+            ):
                 must(row[way][i] == encoded, f"{row[way][i]} bytes {way} counted, {encoded} encoded")
         return row
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 import sys
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -38,6 +39,10 @@ class Diverged(RuntimeError):
     """Training gave a loss or a value that is not a number, and the run's policy is to stop."""
 
 
+class MethodNote(UserWarning):
+    """What a method has to say of its settings: a null point, a plug-in without effect."""
+
+
 class Callback:
     """What a run tells those who listen; override what you need."""
 
@@ -53,74 +58,89 @@ class Driver:
     def __init__(self, spec: RunSpec, federation: Federation, runner: Runner | None = None):
         method = spec.method
         self.spec, self.federation = spec, federation
-        self.data = (federation.pooled() if method.pools else federation).to(spec.device)
+        data = federation.pooled() if method.pools else federation
+        if method.public_share and not len(data.public):
+            data = data.with_public(method.public_share, spec.seed)
+        self.data = data.to(spec.device)
         self.task = task.of(federation.task)
         net = make(
             spec.model or federation.model, classes=self.task.outputs(len(federation.classes)),
             shape=tuple(federation.x.shape[1:]), seed=spec.seed,
         )  # fmt: skip
-        base = Arch(net)
-        given = base.values()
+        base = Arch(net).values()
         self.arch = Arch(method.build(net).to(spec.device))
-        private = method.personal(self.arch)
+        self.private = method.personal(self.arch) & frozenset(self.arch.names)
         if spec.buffers == "local":
-            private |= self.arch.statistics
-        self.private = private & frozenset(self.arch.names)
-        initial = {**self.arch.values(), **tree.transform(lambda t: t.to(spec.device), given)}
-        added = frozenset(self.arch.names) - given.keys()
-        initial |= self.arch.draw(added - self.arch.buffers, spec.seed)
-        self.initial = initial
+            self.private |= self.arch.statistics
+        added = frozenset(self.arch.names) - base.keys()
+        drawn = self.arch.draw(added - self.arch.buffers, spec.seed)
+        self.initial: Tree = {**self.arch.values(), **self.on_device(base), **drawn}
+        for note in method.notes(self.arch, self.data.n):
+            warnings.warn(note, MethodNote, stacklevel=2)
         point = spec.point or method.point
         if point == "adapted" and not overrides(method, "personalised"):
             raise WrongInput(f"{method!r} has no adapted model to test; choose point=received or point=trained")
-        self.broadcasts = not overrides(method, "start")
-        keeps = {
-            "trained": point == "trained" or method.trains == "all",
-            "held": point != "trained" and not self.broadcasts,
-        }
-        keeps |= {"anchor": method.trains == "all", "outbox": method.trains == "all"}
         self.common = Common(
             method=method, arch=self.arch, task=self.task, point=point, private=self.private,
-            shared=self.arch.trainable - self.private, keeps=frozenset(slot for slot, kept in keeps.items() if kept),
-            seed=spec.seed, rounds=spec.rounds, lr=spec.lr, lr_decay=spec.lr_decay, batch=spec.batch,
-            epochs=spec.epochs, steps=spec.steps, finish_epochs=spec.finish_epochs, opt=spec.opt,
+            shared=self.arch.trainable - self.private, keeps=frozenset(), seed=spec.seed, rounds=spec.rounds,
+            lr=spec.lr, lr_decay=spec.lr_decay, batch=spec.batch, epochs=spec.epochs, steps=spec.steps, opt=spec.opt,
+            finish_epochs=method.finish_epochs if spec.finish_epochs is None else spec.finish_epochs,
+            public=self.data.public if method.public_share else None,
         )  # fmt: skip
-        data, tested = self.data, self.data.tested
-        self.sites = [
-            Site(self.common, i, data.x, data.y, data.train[i], {
-                j: {"test": tested.test[j], "validation": tested.validation[j]}
-                for j in (range(tested.n) if method.pools else (i,))
-            })
-            for i in range(data.n)
-        ]  # fmt: skip
-        self.runner = runner or Sequential(1 if self.size_of(initial) < SMALL_MODEL else torch.get_num_threads())
-        self.cohort_size = spec.cohort_size(data.n) if not method.pools else 1
+        self.server: State = tree.detach(method.init_server(self.fed(0), tree.drop(self.initial, self.private)))
+        probe = method.send(self.fed(1), self.server, torch.arange(1))
+        self.broadcasts = not (overrides(method, "start") or probe.own or probe.peers)
+        waits = {"trained", "anchor", "outbox"} if method.trains == "all" else set()
+        held = {"trained"} if point == "trained" else set() if self.broadcasts else {"held"}
+        self.common = replace(self.common, keeps=frozenset(waits | held))
+        self.sites = [self.site(i) for i in range(self.data.n)]
+        self.runner = runner or Sequential(1 if self.size_of(self.initial) < SMALL_MODEL else torch.get_num_threads())
+        self.cohort_size = 1 if method.pools else spec.cohort_size(self.data.n)
         self.round = 0
         self.rows: list[Row] = []
-        shared = tree.drop(initial, self.private)
-        self.server: State = method.init_server(self.fed(0), shared)
-        self.kept: list[State] = [self.first_kept(i) for i in range(data.n)]
+        self.kept: list[State] = [self.first_kept(i) for i in range(self.data.n)]
         self.listeners: Sequence[Callback] = ()
+
+    def on_device(self, state: State) -> State:
+        return tree.transform(lambda t: t.to(self.spec.device), state)
 
     @staticmethod
     def size_of(model: Tree) -> int:
         return sum(tensor.numel() for tensor in model.values())
 
+    def site(self, number: int) -> Site:
+        """A client with its data; a pooled one is tested at every site."""
+        data, tested = self.data, self.data.tested
+        examined = range(tested.n) if self.common.method.pools else (number,)
+        exams = {j: {"test": tested.test[j], "validation": tested.validation[j]} for j in examined}
+        return Site(self.common, number, data.x, data.y, data.train[number], exams)
+
     def fed(self, round: int) -> Fed:
-        sizes = self.data.sizes.to(torch.float64)
-        return Fed(self.arch, self.data.n, sizes, self.data.groups, round, self.spec.rounds, self.spec.seed)
+        data, public = self.data, self.common.public
+        sizes = data.sizes.to(torch.float64)
+        everybody = None
+        if public is not None:
+            everybody = Site(self.common, data.n, data.x, data.y, public, {}).client(max(1, round))
+        return Fed(self.arch, data.n, sizes, data.groups, round, self.spec.rounds, self.spec.seed, everybody)
+
+    def public_due(self, number: int) -> int:
+        """Bytes of the public rows, which a client is sent with its first message."""
+        public, data = self.common.public, self.data
+        if public is None or any(number in row["cohort"] for row in self.rows):
+            return 0
+        return tree.nbytes({"x": data.x[public], "y": data.y[public]})
 
     def first_kept(self, number: int) -> State:
         """What a site holds before its first round."""
         method, arch = self.common.method, self.arch
         own = arch.draw(method.own_init(arch) - arch.buffers, self.spec.seed, number)
-        model = {**self.initial, **tree.transform(lambda t: t.to(self.spec.device), own)}
+        model = {**self.initial, **own}
         outbox = {"model": tree.drop(model, self.private), "extra": {}}
         slots: State = {"trained": model, "anchor": model, "outbox": outbox, "held": model}
         return {
             "personal": tree.pick(model, self.private),
             "method": method.init_client(self.fed(0), model),
-            **{slot: slots[slot] for slot in self.common.keeps},
+            **{slot: slots[slot] for slot in sorted(self.common.keeps)},
         }
 
     def step(self) -> Row:
@@ -137,7 +157,7 @@ class Driver:
             server = self.aggregate(fed, server, boxes)
         payload = method.send(fed, server, index)
         messages = {i: self.message(payload, place, i) for place, i in enumerate(cohort)}
-        down = [size_of_message(messages[i]) if i in messages else 0 for i in range(n)]
+        down = [size_of_message(messages[i]) + self.public_due(i) if i in messages else 0 for i in range(n)]
         trainers = range(n) if method.trains == "all" else cohort
         examine = number % self.spec.eval_every == 0 or number == self.spec.rounds
         replies = self.collect([Work(self.sites[i], self.kept[i], messages.get(i)) for i in trainers], number, examine)
@@ -257,12 +277,12 @@ class Driver:
             exams |= take_exam(site, self.final(i, delivery))
         n, total = self.data.n, time.perf_counter() - began
         steps = [
-            schedule.steps_of(len(s.rows), self.spec.batch, self.spec.finish_epochs, None, s.client(1).smallest)
+            schedule.steps_of(len(s.rows), self.spec.batch, self.common.finish_epochs, None, s.client(1).smallest)
             for s in self.sites
         ]
         row: Row = {
             "round": self.round, "finish": True, "cohort": list(range(n)), "trainers": [], "point": self.common.point,
-            **self.results(exams), "train_loss": [None] * n, "steps": steps if self.spec.finish_epochs else [0] * n,
+            **self.results(exams), "train_loss": [None] * n, "steps": steps if self.common.finish_epochs else [0] * n,
             "down": [size_of_message(got) for got in delivery], "up": [0] * n, "explain": {}, "stopped": [],
             "seconds": {"train": 0.0, "evaluate": total, "total": total},
         }  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -64,7 +65,12 @@ class Adam:
         return new
 
 
-Optimiser = SGD | Adam
+class Optimiser(Protocol):
+    """A rule for steps; its state is a tree like any other."""
+
+    def step(self, theta: Tree, grads: Tree, state: State, lr: float | Mapping[str, float]) -> State:
+        """Move `theta` in place; returns the new optimiser state."""
+        ...
 
 
 def clipped(slopes: list[Tensor], limit: float) -> list[Tensor]:
@@ -124,7 +130,9 @@ class Client:
     shared: frozenset[str]  # trained parameters that the server sees, under the outermost method
     private: frozenset[str]  # names that never leave
     smallest: int = 1  # a shorter batch is left out: 2 where the model has batch norm
+    public: Tensor | None = None  # rows that everybody may use, where the federation has any
     penalties: tuple[Penalty, ...] = ()
+    fixed: Batch | None = None  # a view of one batch: every step is on it
     meter: Meter = field(default_factory=Meter, compare=False)
 
     @property
@@ -141,6 +149,9 @@ class Client:
 
         Without arguments, the run's local work. A last batch that is not full is used as it is.
         """
+        if self.fixed is not None:
+            yield from (replace(self.fixed, step=step) for step in range(1 if steps is None else steps))
+            return
         if epochs is None and steps is None:
             epochs, steps = self.epochs, self.steps_asked
         left = schedule.steps_of(self.size, self.batch, epochs, steps, self.smallest)
@@ -154,6 +165,36 @@ class Client:
                 yield Batch(self.x[rows], self.y[rows], step)
                 start, step = start + length, step + 1
             epoch += 1
+
+    def each_batch(self) -> Iterator[Client]:
+        """This round's batches as views of one batch each, for methods that take several steps on every batch."""
+        for batch in self.batches():
+            yield replace(self, fixed=batch)
+
+    def streams(self, n: int) -> Iterator[tuple[Batch, ...]]:
+        """`n` independent batches at a time, as many times as the run's local work has steps."""
+        return zip(*(self.batches(stream=stream) for stream in range(n)), strict=True)
+
+    def holdout(self, share: float) -> tuple[Client, Client]:
+        """Two clients: one without a fixed `share` of the training rows, and one that has only that."""
+        order = torch.from_numpy(schedule.rng(self.seed, "holdout", self.number).permutation(self.size))
+        count = min(max(1, round(share * self.size)), self.size - 1) if self.size > 1 else 0
+        held, rest = self.rows[order[:count]], self.rows[order[count:]]
+        return replace(self, rows=rest), replace(self, rows=held)
+
+    def sample(self, share: float) -> Client:
+        """The client with a random `share` of its rows, drawn anew each round, at least one."""
+        order = torch.from_numpy(schedule.rng(self.seed, "sample", self.round, self.number).permutation(self.size))
+        return replace(self, rows=self.rows[order[: max(1, round(share * self.size))]])
+
+    def with_public_rows(self) -> Client:
+        """A client whose rows are the public ones: its batches are public batches."""
+        assert self.public is not None, "checked when the run was set up"
+        return replace(self, rows=self.public)
+
+    def any(self, condition: Tensor) -> bool:
+        """Whether a condition holds (for any client, where several are trained as one): the one way to stop early."""
+        return bool(condition.any())
 
     def loss(self, model: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         """The local objective of a model on a batch, and the buffers as the pass leaves them."""
@@ -190,7 +231,7 @@ def descend(
     penalty: Penalty | None = None,
     correct: Tree | None = None,
     project: Callable[[Tree], Tree] | None = None,
-    only: Collection[str] | None = None,
+    only: Collection[str] | Callable[[int], Collection[str]] | None = None,
     opt: Optimiser | None = None,
     lr: float | Mapping[str, float] | None = None,
     epochs: int | None = None,
@@ -200,28 +241,27 @@ def descend(
 ) -> Descent:
     """min_theta  loss(build(theta), batch) + penalty(theta);   g <- g + correct;   theta <- project(theta).
 
-    `theta` is not touched. What is trained: the names `only`, or else the model's trainable parameters and every
-    tensor of `theta` that is no part of the model (a method's own unknowns). Buffers follow the forward passes.
+    `theta` is not touched. What is trained: the names `only` (which may depend on the step), or else the model's
+    trainable parameters and every tensor of `theta` that is no part of the model (a method's own unknowns). Buffers
+    follow the forward passes.
     """
     opt, rate = opt or client.opt, client.lr if lr is None else lr
     state: State = opt_state or {}
     theta = {name: tensor.detach().clone() for name, tensor in theta.items()}
-    model_names = set(client.arch.names)
-    free = [
-        name
-        for name in theta
-        if (name in only if only is not None else name not in model_names)
-        or (only is None and name in client.arch.trainable)
-    ]
-    for name in free:
-        theta[name].requires_grad_()
-    leaves = [theta[name] for name in free]
+    own = theta.keys() - set(client.arch.names)
+    usual = [name for name in theta if name in client.arch.trainable or name in own]
+    free: list[str] = []
     losses = []
     for batch in client.batches(epochs, steps, stream):
+        chosen = only(batch.step) if callable(only) else only
+        names = usual if chosen is None else [name for name in theta if name in chosen]
+        if names != free:
+            theta = {name: tensor.detach().requires_grad_(name in names) for name, tensor in theta.items()}
+            free = names
         objective, buffers = client.loss(build(theta, batch) if build else theta, batch)
         if penalty:
             objective = objective + penalty(theta)
-        slopes = torch.autograd.grad(objective, leaves, allow_unused=True)
+        slopes = torch.autograd.grad(objective, [theta[name] for name in free], allow_unused=True)
         with torch.no_grad():
             grads = {name: g for name, g in zip(free, slopes, strict=True) if g is not None}
             if correct:

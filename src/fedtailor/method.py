@@ -7,7 +7,7 @@ filters a name itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import ClassVar, Literal
 
@@ -34,6 +34,7 @@ class Fed:
     round: int  # from 1; 0 before the first
     rounds: int
     seed: int
+    public: Client | None = None  # a client of the public rows, where there are any: the server may train on them
 
     def random(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
         """Uniform numbers in [0, 1), a function of seed, round and purpose."""
@@ -79,6 +80,8 @@ class Method:
     weighting: ClassVar[Literal["size", "uniform"]] = "size"  # of the mean over clients
     trains: ClassVar[Literal["cohort", "all"]] = "cohort"
     sees: ClassVar[Literal["sums", "models"]] = "sums"  # what the server must see to do its part
+    public_share: ClassVar[float] = 0.0  # of every client's training rows, made public where the data have none
+    finish_epochs: ClassVar[int] = 0  # of local tuning after the last round, where the run does not say
     pools: ClassVar[bool] = False  # trains one client on everybody's rows: a bound, not a federation
     paper: ClassVar[str] = ""  # who proposed it, in a line
     citation: ClassVar[str] = ""  # BibTeX
@@ -94,6 +97,10 @@ class Method:
     def own_init(self, arch: Arch) -> frozenset[str]:
         """Names whose initial values each client draws for itself."""
         return frozenset()
+
+    def notes(self, arch: Arch, n: int) -> Iterator[str]:
+        """What a user should know of these settings: a null point, a plug-in without effect."""
+        yield from ()
 
     def init_client(self, fed: Fed, model: Tree) -> State:
         """A client's state before the first round."""
@@ -164,6 +171,14 @@ class Wrapper(Method):
     def pools(self) -> bool:  # type: ignore[override]
         return self.inner.pools
 
+    @property
+    def public_share(self) -> float:  # type: ignore[override]
+        return self.inner.public_share
+
+    @property
+    def finish_epochs(self) -> int:  # type: ignore[override]
+        return self.inner.finish_epochs
+
     def build(self, net: nn.Module) -> nn.Module:
         return self.inner.build(net)
 
@@ -172,6 +187,9 @@ class Wrapper(Method):
 
     def own_init(self, arch: Arch) -> frozenset[str]:
         return self.inner.own_init(arch)
+
+    def notes(self, arch: Arch, n: int) -> Iterator[str]:
+        yield from self.inner.notes(arch, n)
 
     def init_client(self, fed: Fed, model: Tree) -> State:
         return {"inner": self.inner.init_client(fed, model)}

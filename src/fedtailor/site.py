@@ -55,6 +55,7 @@ class Common:
     steps: int | None
     finish_epochs: int
     opt: Optimiser
+    public: Tensor | None  # rows that everybody may use
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Site:
             number=self.number, round=round, rounds=run.rounds, lr=run.lr * run.lr_decay ** (round - 1),
             batch=run.batch, epochs=run.epochs, steps_asked=run.steps, opt=run.opt,
             shared=run.shared, private=run.private,
-            smallest=2 if run.arch.statistics else 1,
+            smallest=2 if run.arch.statistics else 1, public=run.public,
         )  # fmt: skip
 
 
@@ -121,7 +122,7 @@ def take_part(site: Site, kept: State, got: Received | None, round: int, examine
     if run.point == "adapted" and (examine or "held" in run.keeps):
         tested = adapted(site, fitted.state, got, round)
     slots = {"trained": fitted.model, "anchor": got.model, "outbox": upload, "held": tested}
-    after = {"personal": own, "method": fitted.state, **{slot: slots[slot] for slot in run.keeps}}
+    after = {"personal": own, "method": fitted.state, **{slot: slots[slot] for slot in sorted(run.keeps)}}
     began = time.perf_counter()
     exam = take_exam(site, tested) if examine else {}
     explain = tree.detach(method.explain(client, fitted.state, got)) if examine else {}

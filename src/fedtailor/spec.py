@@ -39,7 +39,7 @@ class RunSpec:
     buffers: Literal["with_layer", "local"] = "with_layer"  # running statistics of batch norm
     point: Point | None = None  # which model is tested; None: the method's own
     eval_every: int = 1
-    finish_epochs: int = 0  # local tuning after the last round
+    finish_epochs: int | None = None  # local tuning after the last round; None: the method's own
     seed: int = 0
     device: str = "cpu"
     runner: Literal["auto", "sequential"] = "auto"
@@ -59,7 +59,6 @@ class RunSpec:
             ("rounds", 1),
             ("batch", 0),
             ("eval_every", 1),
-            ("finish_epochs", 0),
             ("checkpoint_every", 1),
         ):
             check(getattr(self, field) >= least, field, getattr(self, field), f"{least} or more")
@@ -67,6 +66,7 @@ class RunSpec:
             check(
                 (getattr(self, field) or 1) >= 1 and getattr(self, field) != 0, field, getattr(self, field), "1 or more"
             )
+        check((self.finish_epochs or 0) >= 0, "finish_epochs", self.finish_epochs, "0 or more")
         if self.epochs is not None and self.steps is not None:
             raise WrongInput(
                 f"epochs={self.epochs} and steps={self.steps} are both given; local work is counted in one of them"
@@ -117,7 +117,8 @@ class RunSpec:
 
 HINTS: dict[str, Any] = {
     "rounds": int, "cohort": float | int, "epochs": int | None, "steps": int | None, "batch": int, "lr": float,
-    "momentum": float, "weight_decay": float, "clip": float, "lr_decay": float, "eval_every": int, "finish_epochs": int,
+    "momentum": float, "weight_decay": float, "clip": float, "lr_decay": float, "eval_every": int,
+    "finish_epochs": int | None,
     "seed": int, "device": str, "checkpoint_every": int,
     "weighting": Literal["auto", "size", "uniform"], "buffers": Literal["with_layer", "local"],
     "point": Literal["received", "trained", "adapted"] | None, "runner": Literal["auto", "sequential"],
