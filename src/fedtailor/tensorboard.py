@@ -1,4 +1,4 @@
-"""Curves in TensorBoard: `federate(..., callbacks=[TensorBoard("logs/ditto")])`, with the extra `fedtailor[tensorboard]`."""
+"""Curves in TensorBoard: `federate(..., callbacks=[TensorBoard("logs/ditto")])`, with `fedtailor[tensorboard]`."""
 
 from __future__ import annotations
 
