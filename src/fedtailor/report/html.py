@@ -1,0 +1,263 @@
+"""One self-contained page per report: no network, light and dark, from desktop to phone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fedtailor.metrics import How
+from fedtailor.registry import WrongInput
+from fedtailor.report import words
+from fedtailor.report.details import (
+    client_table,
+    explanation,
+    group_table,
+    method_table,
+    run_table,
+    settings_list,
+    traffic_table,
+)
+from fedtailor.report.figures import FORMATS, draw, write_figures
+from fedtailor.report.outcomes import Outcome, best_first, outcomes
+from fedtailor.report.read import Comparison, read
+from fedtailor.report.sites import MOST_MARKS, MOST_ROWS, shown_methods
+from fedtailor.report.style import FONT, MARKED, SERIES_DARK, SERIES_LIGHT, inline, looks
+from fedtailor.report.table import NOT_COMPUTED, as_html, as_markdown, tabulate
+from fedtailor.report.verdict import headline, notices
+
+_WIDTHS = {"wide": 9.4, "narrow": 3.8}  # inches; the page shows the one that fits
+_DARK = {
+    "page": "#0e1114", "surface": "#15181d", "ink": "#e7eaee", "muted": "#a4adb8", "grid": "#30363e", "band": "#1d2127",
+    "fill": "#48acfe", "alone": "#9aa3af", "good": "#3f9bee", "bad": "#e08a2e",
+    "warn": "#2b2413", "warn-edge": "#8a6a1f",
+}  # fmt: skip
+
+
+def write_report(folders: Sequence[Path], out: Path, formats: Sequence[str] = ("html",), how: How = "last") -> Path:
+    """Report on runs and comparisons; `out` is a folder, or the name of the page if it ends in .html.
+
+    Formats are html, md (the tables), and pdf, png and svg (the figures, in a folder beside). Returns the page, or
+    the first thing written if no page was asked for.
+    """
+    for kind in formats:
+        if kind not in ("html", "md", *FORMATS):
+            raise WrongInput(f"a report cannot be written as {kind!r}; choose html, md, {', '.join(FORMATS)}")
+    comparisons = read(folders)
+    page = out if out.suffix.lower() == ".html" else out / "report.html"
+    written: list[Path] = []
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        if "html" in formats:
+            page.write_text(render(comparisons, page.parent, how), encoding="utf-8")
+            written.append(page)
+        if "md" in formats:
+            tables = [as_markdown(tabulate(comparison, how)) for comparison in comparisons]
+            page.with_suffix(".md").write_text("\n".join(tables), encoding="utf-8")
+            written.append(page.with_suffix(".md"))
+        pictures = [kind for kind in formats if kind in FORMATS]
+        for number, comparison in enumerate(comparisons if pictures else (), start=1):
+            folder = page.parent / ("figures" if len(comparisons) == 1 else f"figures-{number}")
+            write_figures(comparison, folder, pictures, how)
+            written.append(folder)
+    except OSError as error:
+        raise WrongInput(
+            f"cannot write the report into {page.parent}: {error.strerror}; choose another folder"
+        ) from None
+    return written[0]
+
+
+def render(comparisons: Sequence[Comparison], beside: Path, how: How = "last") -> str:
+    """The page as text; run folders are named as seen from the folder `beside`."""
+    found = [outcomes(comparison, how) for comparison in comparisons]
+    several = len(comparisons) > 1
+    title = f"{len(comparisons)} federations" if several else _title(comparisons[0])
+    bodies = [
+        _federation(comparison, result, f"f{number}", several, beside, how)
+        for number, (comparison, result) in enumerate(zip(comparisons, found, strict=True), start=1)
+    ]
+    lead = "" if several else f'<p class="lead">{escape(headline(comparisons[0], found[0]))}</p>'
+    style, script = _style(), (files("fedtailor.report") / "page.js").read_text(encoding="utf-8")
+    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"  # nothing may be loaded
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{escape(title)} - Fedtailor report</title>
+<style>{style}</style>
+</head>
+<body>
+<header class="top"><p class="eyebrow">Fedtailor report</p><button class="toggle" type="button" hidden>Dark</button>
+<h1>{escape(title)}</h1>{lead}</header>
+<main>{"".join(bodies)}</main>
+<footer><p>Made by fedtailor from the records of the runs alone.</p></footer>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def _federation(
+    comparison: Comparison, found: Sequence[Outcome], prefix: str, several: bool, beside: Path, how: How
+) -> str:
+    look = looks(comparison, MARKED)
+    marks = {
+        label: f'<span class="mark" style="background: {style.variable}" aria-hidden="true"></span>'
+        for label, style in look.items()
+    }
+    drawn = {kind: draw(comparison, found, MARKED, width) for kind, width in _WIDTHS.items()}
+    captions = _captions(comparison, found)
+
+    def picture(name: str) -> str:
+        if name not in drawn["wide"]:
+            return ""
+        title, caption = captions[name]
+        versions = "".join(
+            f'<div class="{kind}">{inline(drawn[kind][name], f"{prefix}-{name}-{kind}", title, caption)}</div>'
+            for kind in _WIDTHS
+        )
+        return f"<figure>{versions}<figcaption>{escape(caption)}</figcaption></figure>"
+
+    commands = escape("\n".join(comparison.commands))
+    citations = dict.fromkeys(str(run.info.get("citation") or "").strip() for run in comparison.runs)
+    cited = "".join(f"<pre>{escape(citation)}</pre>" for citation in citations if citation)
+    versions = {
+        name: words.listing(sorted({str(run.info[name]) for run in comparison.runs if run.info.get(name)}))
+        for name in ("fedtailor", "torch", "numpy", "python")
+    }
+    by_group = group_table(comparison, found)
+    parts = {
+        "Comparison": as_html(tabulate(comparison, how, found), marks),
+        "Over the rounds": picture("rounds"),
+        "Site by site": picture("sites")
+        + _fold("Mean by group", by_group)
+        + _fold("All numbers by site", client_table(comparison, found)),
+        "Who holds what": picture("holdings"),
+        "Traffic": picture("traffic") + traffic_table(comparison, found),
+        "Training loss": picture("training"),
+        "How to read it": explanation(comparison, how),
+        "Settings": settings_list(comparison) + method_table(comparison),
+        "To repeat it": (f"<pre><code>{commands}</code></pre>" if commands else "<p>No command is on record.</p>")
+        + f"<p class='caption'>With {escape(words.listing([f'{k} {v}' for k, v in versions.items() if v]))}.</p>"
+        + _fold("All runs", run_table(comparison, beside)),
+        "To cite": cited,
+    }
+    shown = {name: body for name, body in parts.items() if body}
+    anchors = {name: f"{prefix}-{name.lower().replace(' ', '-')}" for name in shown}
+    links = "".join(f'<a href="#{anchors[name]}">{name}</a>' for name in shown)
+    sections = "".join(
+        f'<section id="{anchors[name]}" aria-label="{name}"><h2>{name}</h2>{body}</section>'
+        for name, body in shown.items()
+    )
+    told = notices(comparison, found)
+    warnings = "".join(f"<li>{escape(notice)}</li>" for notice in told)
+    warned = f'<section class="notices" role="note"><h2>Before you rely on this</h2><ul>{warnings}</ul></section>'
+    head = ""
+    if several:
+        head = f'<h2 class="federation">{escape(_title(comparison))}</h2>'
+        head += f'<p class="lead">{escape(headline(comparison, found))}</p>'
+    return (
+        head
+        + _tiles(comparison, found)
+        + (warned if told else "")
+        + f"<nav aria-label='Sections'>{links}</nav>"
+        + sections
+    )
+
+
+def _title(comparison: Comparison) -> str:
+    labels = [entry.label for entry in comparison.entries]
+    methods = words.listing(labels) if len(labels) <= 5 else f"{len(labels)} methods"
+    return f"{methods} on {comparison.data['name']}, {len(comparison.clients)} sites"
+
+
+def _tiles(comparison: Comparison, found: Sequence[Outcome]) -> str:
+    """The four numbers that most readers want, of the best method that shares."""
+    metric = comparison.primary
+    ranked = best_first(found, comparison.higher_is_better)
+    best = next((o for o in ranked if o.macro and not (o.entry.is_alone or o.entry.is_pooled)), None)
+    if best is None or best.macro is None or best.worst is None:
+        return ""
+    gained = words.difference(best.gain.mean, metric) if best.gain else NOT_COMPUTED
+    worse = f"{words.count(best.gain.worse)} of {best.gain.clients}" if best.gain else NOT_COMPUTED
+    tiles = {
+        f"{metric} with {best.label}, mean over sites": words.value(best.macro[0], metric),
+        "against training alone": gained,
+        "sites worse off than alone": worse,
+        f"{metric} of the worst site": words.value(best.worst[0], metric),
+    }
+    items = "".join(
+        f"<li><strong>{escape(value)}</strong><span>{escape(name)}</span></li>" for name, value in tiles.items()
+    )
+    return f'<ul class="tiles">{items}</ul>'
+
+
+def _captions(comparison: Comparison, found: Sequence[Outcome]) -> dict[str, tuple[str, str]]:
+    """Title and text of each figure; every number in a figure is told apart like those of the table."""
+    metric = comparison.primary
+    points: dict[str, list[str]] = {}
+    for outcome in found:
+        for point in outcome.points:
+            points.setdefault(point, []).append(outcome.label)
+    tested = "; ".join(f"the model {point}: {words.listing(labels)}" for point, labels in points.items())
+    tested = f"Tested is {tested}." if points else ""
+    band = " The band is one standard deviation over seeds." if any(o.tested > 1 for o in found) else ""
+    finished = any(run.complete for run in comparison.runs)
+    ended = " The larger mark at the end is the model that the clients end with." if finished else ""
+    shown = shown_methods(comparison, found)
+    alone = any(outcome.entry.is_alone and outcome.macro for outcome in found)
+    rows = f"{_when(shown)}.{' The upright grey mark is Local.' if alone else ''}"
+    if len(comparison.clients) > MOST_ROWS:
+        rows = f"sorted for each method{', less what the site has under Local' if alone else ''}; {_when(shown)}."
+    if len(shown) < sum(1 for outcome in found if outcome.tested):
+        rows += f" Of the methods only Local and the {MOST_MARKS} best others are shown; all are in the table below."
+    seeds = "mean over seeds; " if any(outcome.tested > 1 for outcome in found) else ""
+    return {
+        "rounds": (
+            f"{metric} over the rounds",
+            f"Mean {metric} over sites on their test rows, after each tested round.{band}{ended} {tested}",
+        ),
+        "sites": (
+            f"{metric} of each site under each method",
+            f"Each site's {metric} on its test rows; {seeds}{rows}",
+        ),
+        "holdings": (
+            "Training rows by site and class",
+            "Training rows that each site holds: by class (stronger is more, on a square-root scale) and in total.",
+        ),
+        "traffic": (
+            f"{metric} over traffic",
+            f"Mean {metric} over sites against what a site has exchanged until then, as encoded."
+            f"{' The dashed line is where training alone ends.' if alone else ''} {tested}",
+        ),
+        "training": (
+            "Training loss over the rounds",
+            f"Training loss, mean over the sites that trained.{band}",
+        ),
+    }
+
+
+def _when(shown: Sequence[Outcome]) -> str:
+    """Which round the numbers are of: once for all where it is the same."""
+    if len({outcome.taken for outcome in shown}) == 1:
+        return shown[0].taken
+    return words.listing([f"{outcome.label} {outcome.taken}" for outcome in shown])
+
+
+def _fold(title: str, body: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>{body}</details>" if body else ""
+
+
+def _style() -> str:
+    text = (files("fedtailor.report") / "page.css").read_text(encoding="utf-8")
+
+    def variables(values: dict[str, Any]) -> str:
+        return " ".join(f"--{name}: {value};" for name, value in values.items())
+
+    light = variables({f"series-{i}": colour for i, colour in enumerate(SERIES_LIGHT)})
+    dark = variables(_DARK | {f"series-{i}": colour for i, colour in enumerate(SERIES_DARK)})
+    return text.replace("LIGHT", light).replace("DARK", dark).replace("FONT", FONT)
