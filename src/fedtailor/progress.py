@@ -1,7 +1,7 @@
 """Progress of a run: a live line on a terminal, a plain line now and then elsewhere.
 
-    >>> with Progress() as progress:
-    ...     federate(spec, federation, callbacks=[progress])
+>>> with Progress() as progress:
+...     federate(spec, federation, callbacks=[progress])
 """
 
 from __future__ import annotations
