@@ -56,7 +56,7 @@ def test_dnn_chooses_its_width_by_the_number_of_features(features: int, hidden: 
 def test_the_layers_stand_in_the_order_of_the_papers() -> None:
     block = ["Conv2d", "BatchNorm2d", "ReLU", "MaxPool2d"]
     fully = ["Linear", "BatchNorm1d", "ReLU"]
-    lenet = ["Input", *block, *block, "Flatten", *fully, *fully, "Linear"]
+    lenet = ["Input", *block, "Slot", *block, "Slot", "Flatten", *fully, *fully, "Linear"]
     assert kinds(lenet_bn(classes=10, shape=IMAGE)) == lenet
     block.remove("BatchNorm2d")
     assert kinds(cnn4(classes=10, shape=IMAGE)) == [

@@ -11,11 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from fedtailor import registry, schedule
+from fedtailor.nn.alexnet import alexnet_bn
+from fedtailor.nn.attention import AttentionBlock, Slot
 from fedtailor.nn.convolutional import cnn4, lenet_bn
 from fedtailor.nn.dense import dnn, mlr
 from fedtailor.registry import WrongInput
 
-__all__ = ["Model", "cnn4", "dnn", "lenet_bn", "make", "mlr"]
+__all__ = ["AttentionBlock", "Model", "Slot", "alexnet_bn", "cnn4", "dnn", "lenet_bn", "make", "mlr"]
 
 Model = str | nn.Module | Callable[..., nn.Module]
 

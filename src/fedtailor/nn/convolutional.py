@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Literal
 
 from torch import nn
 
+from fedtailor.nn.attention import Slot
 from fedtailor.nn.shape import Input, check_image, check_sizes
 from fedtailor.registry import register
 
@@ -36,7 +38,9 @@ def cnn4(*, classes: int, shape: tuple[int, ...]) -> nn.Sequential:
 
 
 @register("model", "lenet_bn", "lenet")
-def lenet_bn(*, classes: int, shape: tuple[int, ...]) -> nn.Sequential:
+def lenet_bn(
+    *, classes: int, shape: tuple[int, ...], attention_at: Literal["block", "conv"] = "block"
+) -> nn.Sequential:
     """LeNet with batch norm after every layer but the last: the network of pFedLA and FedBN for digits."""
     check_sizes("lenet_bn", classes, shape)
     check_image("lenet_bn", shape, SMALLEST)
@@ -44,14 +48,8 @@ def lenet_bn(*, classes: int, shape: tuple[int, ...]) -> nn.Sequential:
         OrderedDict(
             input=Input(shape),
             # pFedLA, table 7, prints padding 1, but its FC(256) needs 16 x 4 x 4 and hence no padding
-            conv1=nn.Conv2d(shape[0], 6, KERNEL),
-            bn1=nn.BatchNorm2d(6),
-            relu1=nn.ReLU(),
-            pool1=nn.MaxPool2d(2),
-            conv2=nn.Conv2d(6, 16, KERNEL),
-            bn2=nn.BatchNorm2d(16),
-            relu2=nn.ReLU(),
-            pool2=nn.MaxPool2d(2),
+            **normed_block(1, nn.Conv2d(shape[0], 6, KERNEL), nn.MaxPool2d(2), attention_at),
+            **normed_block(2, nn.Conv2d(6, 16, KERNEL), nn.MaxPool2d(2), attention_at),
             flatten=nn.Flatten(),
             fc1=nn.Linear(16 * _pixels_left(shape), 120),
             bn3=nn.BatchNorm1d(120),
@@ -62,6 +60,18 @@ def lenet_bn(*, classes: int, shape: tuple[int, ...]) -> nn.Sequential:
             head=nn.Linear(84, classes),
         )
     )
+
+
+def normed_block(
+    number: int, conv: nn.Conv2d, pool: nn.Module | None, attention_at: Literal["block", "conv"]
+) -> dict[str, nn.Module]:
+    """Convolution, batch norm, ReLU and pooling, with a place for attention after all of them ("block", as in
+    pFedLA's tables) or after the convolution and its norm ("conv", nearer to its text)."""
+    channels = conv.out_channels
+    layer = {f"conv{number}": conv, f"bn{number}": nn.BatchNorm2d(channels)}
+    rest: dict[str, nn.Module] = {f"relu{number}": nn.ReLU(), **({f"pool{number}": pool} if pool else {})}
+    place = {f"attention{number}": Slot(channels)}
+    return {**layer, **place, **rest} if attention_at == "conv" else {**layer, **rest, **place}
 
 
 def _pixels_left(shape: tuple[int, ...]) -> int:
