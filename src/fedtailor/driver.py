@@ -89,7 +89,8 @@ class Driver:
         )  # fmt: skip
         self.server: State = tree.detach(method.init_server(self.fed(0), tree.drop(self.initial, self.private)))
         probe = method.send(self.fed(1), self.server, torch.arange(1))
-        self.broadcasts = not (overrides(method, "start") or probe.own or probe.peers)
+        own_start = overrides(method, "start") and not method.init_all
+        self.broadcasts = not (own_start or probe.own or probe.peers)
         waits = {"trained", "anchor", "outbox"} if method.trains == "all" else set()
         held = {"trained"} if point == "trained" else set() if self.broadcasts else {"held"}
         self.common = replace(self.common, keeps=frozenset(waits | held))

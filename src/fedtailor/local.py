@@ -18,6 +18,7 @@ from fedtailor.task import Task
 from fedtailor.tree import State, Tree
 
 Penalty = Callable[[Tree], Tensor]
+Loss = Callable[[Tree, "Batch"], tuple[Tensor, Tree]]
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,7 @@ class Client:
     public: Tensor | None = None  # rows that everybody may use, where the federation has any
     penalties: tuple[Penalty, ...] = ()
     fixed: Batch | None = None  # a view of one batch: every step is on it
+    steps_per_batch: int = 1  # how often each batch is given
     meter: Meter = field(default_factory=Meter, compare=False)
 
     @property
@@ -142,7 +144,8 @@ class Client:
     @property
     def steps(self) -> int:
         """Optimiser steps of this round's ordinary local work."""
-        return schedule.steps_of(self.size, self.batch, self.epochs, self.steps_asked, self.smallest)
+        batches = schedule.steps_of(self.size, self.batch, self.epochs, self.steps_asked, self.smallest)
+        return batches * self.steps_per_batch
 
     def batches(self, epochs: int | None = None, steps: int | None = None, stream: int = 0) -> Iterator[Batch]:
         """This round's batches: every epoch in its own order; `stream` numbers independent orders.
@@ -162,14 +165,20 @@ class Client:
             start = 0
             for length in lengths[: left - step]:
                 rows = order[start : start + length]
-                yield Batch(self.x[rows], self.y[rows], step)
+                x, y = self.x[rows], self.y[rows]
+                for again in range(self.steps_per_batch):
+                    yield Batch(x, y, step * self.steps_per_batch + again)
                 start, step = start + length, step + 1
             epoch += 1
 
     def each_batch(self) -> Iterator[Client]:
         """This round's batches as views of one batch each, for methods that take several steps on every batch."""
         for batch in self.batches():
-            yield replace(self, fixed=batch)
+            yield self.only(batch)
+
+    def only(self, batch: Batch) -> Client:
+        """A view of one batch: every step is on it."""
+        return replace(self, fixed=batch)
 
     def streams(self, n: int) -> Iterator[tuple[Batch, ...]]:
         """`n` independent batches at a time, as many times as the run's local work has steps."""
@@ -227,10 +236,12 @@ def descend(
     client: Client,
     theta: Tree,
     *,
+    loss: Loss | None = None,
     build: Callable[[Tree, Batch], Tree] | None = None,
     penalty: Penalty | None = None,
     correct: Tree | None = None,
     project: Callable[[Tree], Tree] | None = None,
+    absorb: Callable[[Tree, Tree], Tree] | None = None,
     only: Collection[str] | Callable[[int], Collection[str]] | None = None,
     opt: Optimiser | None = None,
     lr: float | Mapping[str, float] | None = None,
@@ -241,9 +252,10 @@ def descend(
 ) -> Descent:
     """min_theta  loss(build(theta), batch) + penalty(theta);   g <- g + correct;   theta <- project(theta).
 
-    `theta` is not touched. What is trained: the names `only` (which may depend on the step), or else the model's
-    trainable parameters and every tensor of `theta` that is no part of the model (a method's own unknowns). Buffers
-    follow the forward passes.
+    `loss` is the client's unless another is given, and `theta` is not touched. What is trained: the names `only` (which
+    may depend on the step), or else the model's trainable parameters and every tensor of `theta` that is no part of the
+    model (a method's own unknowns). Buffers follow the forward passes: into the entries of their names, or where
+    `absorb(theta, buffers)` puts them.
     """
     opt, rate = opt or client.opt, client.lr if lr is None else lr
     state: State = opt_state or {}
@@ -258,7 +270,7 @@ def descend(
         if names != free:
             theta = {name: tensor.detach().requires_grad_(name in names) for name, tensor in theta.items()}
             free = names
-        objective, buffers = client.loss(build(theta, batch) if build else theta, batch)
+        objective, buffers = (loss or client.loss)(build(theta, batch) if build else theta, batch)
         if penalty:
             objective = objective + penalty(theta)
         slopes = torch.autograd.grad(objective, [theta[name] for name in free], allow_unused=True)
@@ -268,7 +280,7 @@ def descend(
                 grads = {name: g + correct[name] if name in correct else g for name, g in grads.items()}
             if grads:
                 state = opt.step(theta, grads, state, rate)
-            theta.update({name: value for name, value in buffers.items() if name in theta})
+            theta.update(absorb(theta, buffers) if absorb else {n: b for n, b in buffers.items() if n in theta})
             if project:
                 projected = project(theta)
                 for name in free:

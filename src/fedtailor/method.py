@@ -82,6 +82,8 @@ class Method:
     sees: ClassVar[Literal["sums", "models"]] = "sums"  # what the server must see to do its part
     public_share: ClassVar[float] = 0.0  # of every client's training rows, made public where the data have none
     finish_epochs: ClassVar[int] = 0  # of local tuning after the last round, where the run does not say
+    learns_start: ClassVar[bool] = False  # mixes models on the client by what it learned: no plug-in may do so as well
+    init_all: ClassVar[bool] = False  # clients outside the cohort are tested with a `start` of their own
     pools: ClassVar[bool] = False  # trains one client on everybody's rows: a bound, not a federation
     paper: ClassVar[str] = ""  # who proposed it, in a line
     citation: ClassVar[str] = ""  # BibTeX
@@ -115,7 +117,7 @@ class Method:
         return Fitted(descend(client, model).theta, state)
 
     def personalised(self, client: Client, state: State, got: Received) -> Tree | None:
-        """The adapted model for testing, where the method has one."""
+        """The adapted model for testing, where the method has one; `got.model` is what `start` made of the message."""
         return None
 
     def explain(self, client: Client, state: State, got: Received) -> dict[str, Tensor]:
@@ -166,6 +168,14 @@ class Wrapper(Method):
     @property
     def sees(self) -> Literal["sums", "models"]:  # type: ignore[override]
         return self.inner.sees
+
+    @property
+    def learns_start(self) -> bool:  # type: ignore[override]
+        return self.inner.learns_start
+
+    @property
+    def init_all(self) -> bool:  # type: ignore[override]
+        return self.inner.init_all
 
     @property
     def pools(self) -> bool:  # type: ignore[override]

@@ -120,7 +120,7 @@ def take_part(site: Site, kept: State, got: Received | None, round: int, examine
     own = tree.pick(fitted.model, run.private)
     tested = model if run.point == "received" else fitted.model
     if run.point == "adapted" and (examine or "held" in run.keeps):
-        tested = adapted(site, fitted.state, got, round)
+        tested = adapted(site, fitted.state, replace(got, model=model), round)
     slots = {"trained": fitted.model, "anchor": got.model, "outbox": upload, "held": tested}
     after = {"personal": own, "method": fitted.state, **{slot: slots[slot] for slot in sorted(run.keeps)}}
     began = time.perf_counter()
@@ -146,10 +146,9 @@ def model_of(site: Site, kept: State, got: Received | None, round: int) -> Tree:
         held: Tree = kept["held"]
         return held
     got = replace(got, model={**got.model, **kept["personal"]})
-    if run.point == "adapted":
-        return adapted(site, kept["method"], got, round)
     with randomness(run.seed, "start", round, site.number):
-        return run.method.start(site.client(round), kept["method"], got)[0]
+        model, state = run.method.start(site.client(round), kept["method"], got)
+    return adapted(site, state, replace(got, model=model), round) if run.point == "adapted" else model
 
 
 def finished(site: Site, kept: State, got: Received) -> Tree:

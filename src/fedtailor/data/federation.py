@@ -184,7 +184,7 @@ class Federation:
         )
 
     def with_public(self, share: float, seed: int = 0) -> Federation:
-        """The same federation after every client made a `share` of its training rows public; each keeps one at least."""
+        """The same federation after every client made a `share` of its training rows public; it keeps one or more."""
         kept, public = [], [self.public]
         for client, rows in zip(self.clients, self.train, strict=True):
             order = torch.from_numpy(schedule.rng(seed, "public", client).permutation(len(rows))).to(rows.device)

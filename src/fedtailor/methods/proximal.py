@@ -8,13 +8,19 @@ Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
 Deviations: (1) every client does the same amount of local work; the paper's partial work (gamma-inexact solutions) is
 not imitated. (2) Clients are weighted by size in the mean, as in FedAvg, rather than drawn by size. (3) Names that
 stay private have no received counterpart and are outside the penalty.
+
+`anchor="moving"` takes w <- v after every step, as the code of FedMCSA's authors does. The gradient of the penalty,
+mu (v - w), is then zero at every step, and mu is without effect.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from fedtailor import tree
+from fedtailor.arch import Arch
 from fedtailor.local import Client
 from fedtailor.method import Fitted, Method, Received, Wrapper, require
 from fedtailor.methods.fedavg import FedAvg
@@ -29,6 +35,8 @@ class Proximal(Wrapper):
 
     inner: Method
     mu: float = 0.01  # $\\mu$
+    anchor: Literal["fixed", "moving"] = "fixed"  # the received model, or the model after each step
+    inner_steps: int = 1  # steps of SGD on each batch towards the argmin
 
     paper = "Li et al., MLSys 2020"
     citation = """@inproceedings{li2020federated,
@@ -41,12 +49,27 @@ class Proximal(Wrapper):
 
     def __post_init__(self) -> None:
         require(self.mu >= 0, "Proximal", f"mu={self.mu} must be 0 or more; 0 is the inner method itself")
+        require(self.anchor in ("fixed", "moving"), "Proximal", f"anchor={self.anchor!r} must be 'fixed' or 'moving'")
+        require(self.inner_steps >= 1, "Proximal", f"inner_steps={self.inner_steps} must be 1 or more")
+
+    def notes(self, arch: Arch, n: int) -> Iterator[str]:
+        if self.mu == 0:
+            yield "Proximal: with mu=0 there is no pull, and this is the inner method"
+        elif self.anchor == "moving":
+            yield (
+                f"Proximal: anchor='moving' makes mu={self.mu} (the lambda of FedMCSA) inert: the anchor is the model "
+                "itself after every step, so that the pull is always zero; choose anchor='fixed' for a pull"
+            )
+        elif not arch.trainable - self.inner.personal(arch):
+            yield "Proximal: nothing that is trained is shared, so that there is nothing to pull"
+        yield from super().notes(arch, n)
 
     def fit(self, client: Client, state: State, model: Tree, got: Received) -> Fitted:
-        anchor, shared = got.model, client.shared
-        return super().fit(
-            client.with_penalty(lambda v: self.mu / 2 * tree.sqdist(v, anchor, shared)), state, model, got
-        )
+        client = replace(client, steps_per_batch=client.steps_per_batch * self.inner_steps)
+        if self.anchor == "fixed":
+            anchor, shared = got.model, client.shared
+            client = client.with_penalty(lambda v: self.mu / 2 * tree.sqdist(v, anchor, shared))
+        return super().fit(client, state, model, got)
 
 
 @register("method", "FedProx")
