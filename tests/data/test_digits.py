@@ -38,7 +38,9 @@ def test_every_domain_has_as_many_of_each_class(data: Dataset) -> None:
     assert table.sum(1).amax() - table.sum(1).amin() <= 3
 
 
-@pytest.mark.parametrize(("name", "sign"), [("plain", 1), ("inverted", -1), ("noisy", 1), ("strokes", 1), ("coloured", 1)])
+@pytest.mark.parametrize(
+    ("name", "sign"), [("plain", 1), ("inverted", -1), ("noisy", 1), ("strokes", 1), ("coloured", 1)]
+)
 def test_a_picture_shows_its_own_scan(name: str, sign: int, data: Dataset) -> None:
     """Reduced to 8 x 8 again, it resembles the scan of its row more than any of 300 others, nearly always."""
     rows = of(data, name)

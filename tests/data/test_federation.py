@@ -86,7 +86,7 @@ def test_what_is_not_a_federation_is_refused(three: Federation, change: dict[str
     ],
 )
 def test_what_is_not_a_dataset_is_refused(change: dict[str, object]) -> None:
-    with pytest.raises(WrongInput, match="^mine: "):
+    with pytest.raises(WrongInput, match=r"^mine: "):
         replace(Dataset("mine", X, Y, ("p", "q", "r")), **change)
 
 
@@ -128,12 +128,38 @@ def test_the_fingerprint_tells_every_change_and_nothing_else(three: Federation) 
     assert strided.fingerprint() == three.fingerprint()
 
 
-def test_to_moves_every_tensor_and_shares_the_rows(three: Federation) -> None:
-    moved = three.pooled().to("cpu")
-    assert moved.fingerprint() == three.pooled().fingerprint()
+def test_to_moves_every_tensor_and_shares_the_rows(three: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def elsewhere(tensor: torch.Tensor, device: object) -> torch.Tensor:
+        asked.append(device)
+        return tensor.clone()
+
+    with monkeypatch.context() as patch:  # a second device, for machines that have none
+        patch.setattr(torch.Tensor, "to", elsewhere)
+        moved = three.pooled().to("elsewhere")
+    assert set(asked) == {"elsewhere"}
     assert moved.sites is not None
     assert moved.sites.x is moved.x
-    assert moved.sites.fingerprint() == three.fingerprint()
+    for one, other in ((moved, three.pooled()), (moved.sites, three)):
+        assert one.fingerprint() == other.fingerprint()
+        pairs = [(one.y, other.y), (one.public, other.public)]
+        for part in ("train", "validation", "test"):
+            pairs += zip(getattr(one, part), getattr(other, part), strict=True)
+        assert all(a is not b for a, b in pairs)
+
+
+def test_public_rows_are_taken_out_of_the_training_rows_and_nowhere_else(dataset: Dataset) -> None:
+    whole = load(dataset, "iid", clients=6)
+    shared = whole.with_public(0.2, seed=4)
+    for before, after in zip(whole.train, shared.train, strict=True):
+        assert len(after) == len(before) - round(0.2 * len(before))
+        assert set(after.tolist()) < set(before.tolist())
+    given = set(torch.cat(whole.train).tolist()) - set(torch.cat(shared.train).tolist())
+    assert given == set(shared.public.tolist())
+    assert [rows.tolist() for rows in shared.test] == [rows.tolist() for rows in whole.test]
+    assert shared.with_public(0.99).sizes.min() >= 1
+    assert whole.with_public(0.2, seed=5).public.tolist() != shared.public.tolist()
 
 
 def test_rows_are_not_copied_per_client(dataset: Dataset) -> None:

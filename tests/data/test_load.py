@@ -40,7 +40,9 @@ def load_dataset(text: str) -> Dataset:
 
 
 def test_everything_the_dataset_states_goes_into_the_federation(dataset: Dataset) -> None:
-    full = Dataset("full", dataset.x, dataset.y, dataset.classes, model="mlr", settings={"lr": 0.3}, licence="none", about="me")
+    full = Dataset(
+        "full", dataset.x, dataset.y, dataset.classes, model="mlr", settings={"lr": 0.3}, licence="none", about="me"
+    )
     made = load(full)
     assert (made.name, made.model, made.licence, made.about) == ("full", "mlr", "none", "me")
     assert made.settings == {"lr": 0.3}
@@ -96,7 +98,7 @@ def test_what_is_neither_name_nor_dataset_is_refused(dataset: Dataset) -> None:
         load(torch.zeros(3))  # type: ignore[arg-type]
     with pytest.raises(WrongInput, match="cannot cut"):
         load(dataset, 3)  # type: ignore[arg-type]
-    with pytest.raises(WrongInput, match="no data 'digit'.*digits"):
+    with pytest.raises(WrongInput, match=r"no data 'digit'.*digits"):
         load("digit")
     with pytest.raises(WrongInput, match="alpha"):
         load("digits", "dirichlet(alpha='small')")

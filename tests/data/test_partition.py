@@ -136,6 +136,12 @@ def test_by_size_is_lognormal_in_size(mnist_labels: Dataset) -> None:
     assert max(totals(by_size(sigma=0.0, clients=10).cut(mnist_labels, 0))) == 7000
 
 
+def test_by_size_leaves_everybody_a_row_to_train_on_and_one_to_test_on(dataset: Dataset) -> None:
+    parts = by_size(sigma=10.0, clients=100).cut(dataset, 0)
+    assert min(totals(parts)) == 2
+    assert min(len(rows) for rows in parts.test) == 1
+
+
 @given(
     rows=st.integers(1, 500),
     weights=st.lists(st.floats(1e-12, 1e12), min_size=1, max_size=40),

@@ -63,9 +63,7 @@ def words(figure: Figure, monkeypatch: pytest.MonkeyPatch) -> list[Text]:
     return list(drawn)
 
 
-def test_no_two_words_overlap_and_none_is_cut_off(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_two_words_overlap_and_none_is_cut_off(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     figure = draw(federation)
     shown = words(figure, monkeypatch)
     assert len(shown) > 5
