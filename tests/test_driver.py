@@ -236,3 +236,25 @@ def test_tensorboard_gets_the_means(tmp_path: Path) -> None:
     curve = [e.value for e in events.Scalars("test/accuracy (received)")]
     means = [sum(row["test"]["accuracy"]) / 5 for row in done.rows[:-1]]
     assert curve == pytest.approx(means)
+
+
+def test_an_interrupt_between_a_round_and_its_row_loses_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append = RunFolder.append
+
+    def interrupted(self: RunFolder, row: dict) -> None:
+        if row["round"] == 3 and not row.get("finish"):
+            raise KeyboardInterrupt
+        append(self, row)
+
+    monkeypatch.setattr(RunFolder, "append", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ft.federate(toy_driver(ft.FedAvg(), rounds=4).spec, toy_federation(), out=tmp_path / "a")
+    monkeypatch.undo()
+    rest = ft.resume(tmp_path / "a", federation=toy_federation(), model=ToyNet)
+    assert [row["round"] for row in rest.rows] == [1, 2, 3, 4, 4]
+    assert [row["round"] for row in RunFolder.open(tmp_path / "a").rows()] == [1, 2, 3, 4, 4]
+
+
+def test_an_unknown_device_is_wrong_input() -> None:
+    with pytest.raises(WrongInput, match="'gpu9' cannot be used"):
+        toy_driver(ft.FedAvg(), device="gpu9")

@@ -15,7 +15,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from small import StopAfter, assert_same_state, go_on, outline, rows_of, small_federation, small_spec
 from torch import Tensor
 
@@ -74,8 +74,12 @@ def bits(state: Mapping[str, Any]) -> list[tuple[str, bytes]]:
     ]
 
 
+STRIDED = {"one": torch.ones(2, dtype=torch.float16)[::2], "of": torch.ones(2, 2)[:1, 1:]}
+
+
 @settings(max_examples=150)
 @given(states(), st.integers(0, 10**6))
+@example(STRIDED, 1)
 def test_a_checkpoint_gives_back_the_state(state: dict[str, Any], round: int) -> None:
     """Types, shapes, values, empty sub-states and the order of names, which sums depend on."""
     again_round, again = unpack(pack(round, state))
@@ -92,6 +96,7 @@ def without_empty(state: Mapping[str, Any]) -> dict[str, Any]:
 
 @settings(max_examples=150)
 @given(states())
+@example(STRIDED)
 def test_a_message_gives_back_the_state(state: dict[str, Any]) -> None:
     buffer, schema = tree.encode(state)
     assert len(buffer) == tree.nbytes(state)

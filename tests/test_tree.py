@@ -92,11 +92,15 @@ def test_mean_is_the_weighted_mean(dtype: torch.dtype) -> None:
     assert got["none"].shape == (0, 2)
 
 
-def test_a_half_precision_mean_is_rounded_once() -> None:
-    """2048 + 1 is 2048 in float16, so that a sum carried out in float16 would stay there."""
-    stacked = {"w": torch.tensor([2048.0] + [1.0] * 2047).half().unsqueeze(1)}
-    exact = (2048 + 2047) / 2048
-    assert tree.mean(stacked, torch.ones(2048))["w"].item() == torch.tensor(exact).half().item()
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_half_precision_mean_is_rounded_once(dtype: torch.dtype) -> None:
+    """The weights and sums are of higher precision: but for near ties, the result is the exact mean, rounded."""
+    drawn = torch.Generator().manual_seed(0)
+    stacked = torch.randn(7, 1000, generator=drawn).to(dtype)
+    weights = torch.rand(7, generator=drawn)
+    exact = np.average(stacked.double().numpy(), axis=0, weights=weights.double().numpy())
+    got = tree.mean({"w": stacked}, weights)["w"]
+    assert int((got == torch.from_numpy(exact).to(dtype)).sum()) > 990
 
 
 def test_counters_are_never_averaged() -> None:

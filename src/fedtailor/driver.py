@@ -7,6 +7,7 @@ keeps, and the rows. Whatever interrupts a round leaves those of the round befor
 from __future__ import annotations
 
 import platform
+import shlex
 import sys
 import time
 import warnings
@@ -58,6 +59,7 @@ class Driver:
     def __init__(self, spec: RunSpec, federation: Federation, runner: Runner | None = None):
         method = spec.method
         self.spec, self.federation = spec, federation
+        check_device(spec.device)
         data = federation.pooled() if method.pools else federation
         if method.public_share and not len(data.public):
             data = data.with_public(method.public_share, spec.seed)
@@ -333,9 +335,17 @@ class Driver:
             "model": self.spec.to_dict()["model"] or data.model,
             "plan": dict(self.runner.plan()),
             "parameters": {"total": total, "shared": total - private, "personal": private},
-            "command": " ".join(sys.argv), "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": shlex.join(sys.argv), "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "primary": self.task.primary, "higher_is_better": self.task.higher_is_better, "status": "running",
         }  # fmt: skip
+
+
+def check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise WrongInput(f"the device {device!r} cannot be used here ({reason}); choose cpu") from None
 
 
 def check_impersonal(state: State, private: frozenset[str], what: str) -> None:

@@ -67,6 +67,8 @@ class RunFolder:
             raise WrongInput(f"{self.path} is not a run folder: it has no run.json") from None
         except (ValueError, OSError) as error:
             raise WrongInput(f"{self.path}/run.json cannot be read ({error}); the run must be started again") from None
+        if not isinstance(info, dict):
+            raise WrongInput(f"{self.path}/run.json is not a record of a run; the run must be started again")
         if info.get("format") != FORMAT:
             raise WrongInput(
                 f"{self.path} is a run of format {info.get('format')!r}, written by fedtailor {info.get('fedtailor')}; "
@@ -108,6 +110,8 @@ class RunFolder:
         return sorted((self.path / "checkpoints").glob("round-*.safetensors"), reverse=True)
 
     def save(self, round: int, state: State) -> None:
+        with open(self.path / "rows.jsonl", "ab") as rows:
+            os.fsync(rows.fileno())  # a checkpoint never outlives the rows before it
         write_atomically(self.path / "checkpoints" / f"round-{round:06d}.safetensors", pack(round, state))
         for old in self.checkpoints()[KEPT_CHECKPOINTS:]:
             old.unlink()
@@ -119,7 +123,7 @@ class RunFolder:
             try:
                 return (*unpack(path.read_bytes()), warnings)
             except BadCheckpoint as error:
-                warnings.append(f"the checkpoint {path.name} is damaged ({error}); going on from the one before it")
+                warnings.append(f"the checkpoint {path.name} is damaged ({error}); going on from an earlier state")
         return 0, {}, warnings
 
 

@@ -154,6 +154,7 @@ def _go_on(driver: Driver, folder: RunFolder | None, callbacks: Sequence[Callbac
     finally:
         if folder:
             if driver.round > saved:
+                folder.keep_rows(driver.rows)  # an interrupt may have come between a round and its row
                 folder.save(driver.round, driver.state)
             folder.note(status=status)
     return Run(driver, folder)

@@ -109,9 +109,14 @@ class RunSpec:
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any], model: Model | None = None) -> RunSpec:
         """The spec that a record holds; a model of one's own has to be given again."""
-        named = plain["model"]
+        named = plain.get("model")
         if model is None and named is not None and named.startswith("<"):
             raise WrongInput(f"the run used {named}, which is not in the record; give it again with model=")
+        fields = {field.name for field in dataclasses.fields(cls)}
+        if plain.keys() != fields:
+            raise WrongInput(
+                f"the record's settings do not fit this version in {', '.join(sorted(plain.keys() ^ fields))}"
+            )
         return cls(**{**plain, "method": registry.parse("method", plain["method"]), "model": model or named})
 
 

@@ -151,6 +151,7 @@ def test_an_error_nobody_foresaw(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("fedtailor.data.load", fail)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert main(["run"]) == 1
     err = capsys.readouterr().err
     assert err.startswith("error: KeyError: 'surprise'; the traceback is in ")

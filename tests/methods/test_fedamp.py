@@ -163,6 +163,7 @@ def test_the_default_weights_are_the_same_in_any_unit(unit: float) -> None:
     xi = xi_of(FedAMP(), (unit * values).tolist())
     assert float(xi.diagonal().mean()) == pytest.approx(0.5, rel=1e-9)
     torch.testing.assert_close(xi, xi_of(FedAMP(), values.tolist()), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(xi.numpy(), messages([{"w": value} for value in values], None, None), rtol=1e-9)
     nearest = int(((values[0] - values[1:]) ** 2).sum(1).argmin()) + 1
     assert int(xi[0, 1:].argmax()) + 1 == nearest
 

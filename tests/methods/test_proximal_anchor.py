@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -84,6 +85,7 @@ def test_inner_steps_are_all_on_one_batch() -> None:
     driver = play(Proximal(FedAvg(), mu=0.7, inner_steps=2), federation([(x, y)]), Line(0.4, -0.1), 1, batch=1)
     plain = driver.sites[0].client(1)
     order = [int(((torch.from_numpy(x) == batch.x).all(1)).nonzero()) for batch in plain.batches()]
+    assert [batch.step for batch in replace(plain, steps_per_batch=2).batches()] == list(range(10))
     w = start = np.array([0.4, -0.1])
     for row in order:
         for _ in range(2):

@@ -77,8 +77,8 @@ class AdaptiveLocalAggregation(Wrapper):
         check(self.later_epochs >= 0, f"later_epochs={self.later_epochs} must be 0 or more")
         check(
             not self.inner.learns_start,
-            f"{type(self.inner).__name__} itself mixes models on each client by what it learned there, so there is no one "
-            "model received that would overwrite the client's own; use ALA around another method, such as FedAvg()",
+            f"{type(self.inner).__name__} itself mixes models on each client by what it learned; there is no one model "
+            "received that would overwrite the client's own; use ALA around another method, such as FedAvg()",
         )
 
     def notes(self, arch: Arch, n: int) -> Iterator[str]:

@@ -17,15 +17,16 @@ Deviations: (1) phi and the shape of the W are not given; a common count-sketch 
 (`projection`). (2) The scores are multiplied with the raw models, which Eq. 4 to 6 leave out and the text requires.
 (3) One rate is printed for both parts of Theta; with it the second layer turns to x_i before the first has moved, so
 the first layer is learned with Adam (`ham_optimizer`). (4) Algorithm 2 resets x_i inside the loop over epochs; here all
-epochs on Theta come first (`alternate`). (5) A client alone in its cluster has x_i^a = x^g. (6) The server is told one
-number more than the model, the weight beta on x_i, to warn of a federation that has turned into training alone.
+epochs on Theta come first (`alternate`). (5) A client alone in its cluster has x_i^a = x^g, and one that was never
+drawn before has x_i = x^g. (6) The server is told two numbers beside the model, the training loss, for p="auto", and
+the weight beta on x_i, to warn of a federation that has turned into training alone.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,7 +35,7 @@ from torch import Tensor
 
 from fedtailor import schedule, tree
 from fedtailor.arch import Arch
-from fedtailor.local import SGD, Adam, Batch, Client, Optimiser, descend
+from fedtailor.local import SGD, Adam, Batch, Client, Descent, Optimiser, descend
 from fedtailor.method import Fed, Fitted, Method, Payload, Received, require
 from fedtailor.methods import clusters, mixing
 from fedtailor.registry import register
@@ -42,6 +43,9 @@ from fedtailor.tree import State, Tree
 
 LAYERS = {"first": ("q1", "k1", "t1"), "second": ("q2", "k2", "t2")}
 STALE = 5  # rounds over which "auto" looks for an improvement of 1 %
+CHUNK = 1 << 20  # entries sketched at a time
+PRIME = 2_147_483_647
+OWN = 0.95  # a mean weight on x_i that is warned of
 
 
 @register("method", "FedHAM", "HAM")
@@ -59,7 +63,7 @@ class FedHAM(Method):
     phi_center: bool = False  # attend to x - x^g
     score: Literal["dot", "cosine"] = "dot"  # cosine: normalised, with a learned temperature
     tied: bool = False  # Wk starts equal to Wq
-    ham_optimizer: Literal["split", "sgd", "adam"] = "split"
+    ham_optimizer: Literal["split", "sgd", "adam"] | None = None  # None: split, or adam where the projection is diag
     ham_lr: float = 0.001  # of Adam; plain SGD goes at the model's rate
     lam: float = 1.0  # $\\lambda$; rescales the SGD steps on Theta
     exact_objective: bool = False  # add lambda F_i(H(x_i)) to the steps on x_i, as Eq. 15 prints
@@ -84,13 +88,31 @@ class FedHAM(Method):
     def notes(self, arch: Arch, n: int) -> Iterator[str]:
         if self.k > n:
             yield f"FedHAM: k={self.k} clusters are asked for and there are {n} clients; some will be alone"
-        if self.lam == 0 and self.ham_optimizer != "adam":
-            yield "FedHAM: lam=0 takes no SGD step on Theta; the attention that it should learn stays as it was drawn"
+        rates = [self.rate(part, 1.0) for layer in self.learned for part in LAYERS[layer]]
+        if not all(rates):
+            zero = "lam=0" if self.lam == 0 else "ham_lr=0"
+            yield f"FedHAM: {zero} takes no step on attention that is to be learned; it stays as it was drawn"
+
+    @property
+    def learned(self) -> tuple[str, ...]:
+        return tuple(LAYERS) if self.layers == "both" else (self.layers,)
+
+    @property
+    def by_adam(self) -> tuple[str, ...]:
+        """The parts of Theta that Adam learns; plain SGD learns the others."""
+        rule = self.ham_optimizer or ("adam" if self.projection == "diag" else "split")
+        return {"split": LAYERS["first"], "sgd": (), "adam": (*LAYERS["first"], *LAYERS["second"])}[rule]
+
+    def rate(self, part: str, lr: float) -> float:
+        # Adam does not see the scale lambda gives a gradient, but at 0 there is none
+        return self.ham_lr * (self.lam > 0) if part in self.by_adam else lr * self.lam
 
     # the client
 
     def init_client(self, fed: Fed, model: Tree) -> State:
-        width = self.q if self.projection == "sketch" else vectors(model, attended(model, fed.arch)).numel()
+        width = self.q
+        if self.projection != "sketch":  # names that a plug-in keeps private leave the last columns unused
+            width = sum(model[name].numel() for name in fed.arch.trainable)
         draw = schedule.torch_rng(fed.seed, "ham")  # the same for all: what differs is what they learn
         theta: Tree = {}
         for layer in ("1", "2"):
@@ -100,10 +122,9 @@ class FedHAM(Method):
                 theta["k" + layer] = theta["q" + layer].clone()
             if self.score == "cosine":
                 theta["t" + layer] = torch.full((), 5.0)
-        learned = {name: theta[name] for name in theta}
-        moments = {"m": tree.zeros(learned), "v": tree.zeros(learned), "t": {n: torch.zeros(()) for n in learned}}
+        moments = {"m": tree.zeros(theta), "v": tree.zeros(theta), "t": {name: torch.zeros(()) for name in theta}}
         return {
-            "x": model, "theta": theta, "adam": moments,
+            "x": model, "seen": torch.zeros(()), "theta": theta, "adam": moments,
             "alpha": torch.zeros(fed.n), "beta": torch.zeros(3), "slopes": torch.zeros(2),
         }  # fmt: skip
 
@@ -115,66 +136,55 @@ class FedHAM(Method):
         return (2 * torch.rand(self.h, width, generator=draw) - 1) * bound
 
     def start(self, client: Client, state: State, got: Received) -> tuple[Tree, State]:
-        own: Tree = state["x"]
-        model: Tree = got.model if got.static["warm"] else {name: own[name] for name in got.model}
-        return model, state
+        if got.static["warm"]:
+            return got.model, state
+        return {n: torch.where(state["seen"] == 0, g, state["x"][n]) for n, g in got.model.items()}, state
 
     def fit(self, client: Client, state: State, model: Tree, got: Received) -> Fitted:
+        x, losses, turns, epochs = model, list[Tensor](), 1, None
         if got.static["warm"]:
-            done = descend(client, model)
-            return Fitted(done.theta, {**state, "x": done.theta}, self.told(done.losses, state["beta"]))
-        alternations = (client.epochs or 1) if self.alternate == "epoch" else 1
-        epochs = 1 if self.alternate == "epoch" else None
-        x, losses = model, []
-        for turn in range(alternations):
-            state, ham = self.learn(client, state, x, got, epochs, stream=2 * turn + 1)
-            x = ham(x, state["theta"])
-            x, part = self.train(client, state, x, ham, epochs, stream=2 * turn)
-            losses += part
-        return Fitted(x, {**state, "x": x}, self.told(losses, state["beta"]))
+            done = descend(client, x)
+            x, losses = done.theta, done.losses
+        else:
+            ham = Ham(self, client, got)
+            if self.alternate == "epoch" and client.epochs:  # work counted in steps has no epochs to alternate
+                turns, epochs = client.epochs, 1
+            for turn in range(turns):
+                state = self.learn(client, state, x, ham, epochs, stream=2 * turn + 1)
+                x = ham(x, state["theta"])  # Eq. 14
+                done = self.train(client, state["theta"], x, ham, epochs, stream=2 * turn)
+                x, losses = done.theta, losses + done.losses
+        loss = torch.stack(losses).mean().float() if losses else torch.zeros(())
+        after = {**state, "x": x, "seen": torch.ones_like(state["seen"])}
+        return Fitted(x, after, {"loss": loss, "own": state["beta"][0]})
 
-    def told(self, losses: list[Tensor], beta: Tensor) -> State:
-        loss = torch.stack(losses).mean() if losses else torch.zeros(())
-        return {"loss": loss.float(), "own": beta[0]}
-
-    def learn(
-        self, client: Client, state: State, x: Tree, got: Received, epochs: int | None, stream: int
-    ) -> tuple[State, Callable[[Tree, Tree], Tree]]:
-        """The step on Theta, and H as a function of (x_i, Theta)."""
-        ham = Ham(self, client, got)
-        rates = {name: self.rate(name, client) for name in state["theta"]}
-        constant = tree.detach(x)
-        sketched = ham.phi(constant)
+    def learn(self, client: Client, state: State, x: Tree, ham: Ham, epochs: int | None, stream: int) -> State:
+        """Eq. 10 and 13: the steps on Theta, and what the attention has become."""
+        x = tree.detach(x)
+        at_x = ham.phi(x)
         done = descend(
-            client, state["theta"], lr=rates,
-            build=lambda theta, batch: ham.mix(constant, *ham.weights(sketched, theta)),
-            opt=HamOptimiser(self.ham_optimizer), opt_state={**state["adam"], "slopes": torch.zeros(2)},
+            client, state["theta"], lr={part: self.rate(part, client.lr) for part in state["theta"]},
+            build=lambda theta, batch: ham.mix(x, *ham.weights(at_x, theta)),
+            opt=HamOptimiser(self.by_adam), opt_state={**state["adam"], "slopes": torch.zeros(2)},
             epochs=epochs, stream=stream,
         )  # fmt: skip
-        with torch.no_grad():
-            alpha, beta = ham.weights(sketched, done.theta)
+        alpha, beta = ham.weights(at_x, done.theta)
         row = torch.zeros_like(state["alpha"])
-        row = row if got.peer_ids is None else row.index_copy(0, got.peer_ids, alpha.to(row))
-        memory = {slot: done.opt_state[slot] for slot in ("m", "v", "t")}
-        slopes = done.opt_state["slopes"] / max(1, len(done.losses))
-        state = {**state, "theta": done.theta, "adam": memory, "alpha": row, "beta": beta.float(), "slopes": slopes}
-        return state, ham
+        memory = {slot: done.opt_state[slot] for slot in state["adam"]}
+        return {
+            **state, "theta": done.theta, "adam": memory,
+            "alpha": row if ham.peer_ids is None else row.index_copy(0, ham.peer_ids, alpha.to(row)),
+            "beta": beta.float(), "slopes": done.opt_state["slopes"] / max(1, len(done.losses)),
+        }  # fmt: skip
 
-    def rate(self, name: str, client: Client) -> float:
-        by_adam = self.ham_optimizer == "adam" or (self.ham_optimizer == "split" and name in LAYERS["first"])
-        return self.ham_lr if by_adam else client.lr * self.lam
-
-    def train(
-        self, client: Client, state: State, x: Tree, ham: Callable[[Tree, Tree], Tree], epochs: int | None, stream: int
-    ) -> tuple[Tree, list[Tensor]]:
-        """The steps on x_i."""
+    def train(self, client: Client, theta: Tree, x: Tree, ham: Ham, epochs: int | None, stream: int) -> Descent:
+        """Eq. 11, or Eq. 15 as printed: the steps on x_i."""
 
         def both(model: Tree, batch: Batch) -> tuple[Tensor, Tree]:
             loss, buffers = client.loss(model, batch)
-            return loss + self.lam * client.loss(ham(model, state["theta"]), batch)[0], buffers
+            return loss + self.lam * client.loss(ham(model, theta), batch)[0], buffers
 
-        done = descend(client, x, loss=both if self.exact_objective else None, epochs=epochs, stream=stream)
-        return done.theta, done.losses
+        return descend(client, x, loss=both if self.exact_objective else None, epochs=epochs, stream=stream)
 
     def explain(self, client: Client, state: State, got: Received) -> dict[str, Tensor]:
         alpha: Tensor = state["alpha"]
@@ -193,8 +203,8 @@ class FedHAM(Method):
     def send(self, fed: Fed, server: State, cohort: Tensor) -> Payload:
         common = {"model": server["model"]}
         warm = fed.round <= self.p if self.p != "auto" else bool(server["warm"] > 0)
-        if warm:
-            return Payload(common=common, static={"warm": 1})
+        if warm or self.layers == "second":  # which attends to no peers, so none are sent
+            return Payload(common=common, static={"warm": int(warm)})
         visible = clusters.visible(server, fed, self.k, self.grouping)
         return Payload(
             common=common, peers=server["models"], peer_ids=clusters.padded(visible, cohort), static={"warm": 0}
@@ -204,10 +214,13 @@ class FedHAM(Method):
         loss = (uploads["extra"]["loss"].double() * weights).sum().float()
         losses = torch.cat([server["losses"][1:], loss[None]])
         stale = losses[-1] > 0.99 * losses[0]  # less than 1 % better than STALE rounds ago
-        own = uploads["extra"]["own"].mean()
-        if own > 0.95:
-            text = f"FedHAM: the attention has turned to the clients' own models (mean beta {own:.2f}): training alone"
-            warnings.warn(text, stacklevel=2)
+        if uploads["extra"]["own"].mean() > OWN:
+            warnings.warn(
+                f"FedHAM: the attention has turned to the clients' own models (mean beta above {OWN}), which is training "
+                "alone; learn the second layer more slowly (lam), or the first one only (layers='first')",
+                UserWarning,
+                stacklevel=2,
+            )
         return {
             "model": tree.mean(uploads["model"], weights),
             **mixing.remember(server, uploads["model"], cohort, fed.round),
@@ -219,37 +232,38 @@ class Ham:
     """H for one client in one round: the models it may attend to, and their sketches, made once."""
 
     def __init__(self, method: FedHAM, client: Client, got: Received):
-        self.method, self.arch, self.seed = method, client.arch, client.seed
-        self.glob, self.peers = got.model, got.peers
-        self.names = frozenset(name for name in got.model if name in client.shared)
+        self.method, self.seed, self.private = method, client.seed, client.private
+        self.glob, self.peers, self.peer_ids = got.model, got.peers, got.peer_ids
+        self.names = [name for name in got.model if name in client.shared]
         self.at_glob = self.phi(got.model)
-        self.at_peers = self.phi(got.peers, stacked=True) if got.peers and len(next(iter(got.peers.values()))) else None
+        alone = got.peer_ids is None or not len(got.peer_ids)
+        self.at_peers = None if alone else self.phi(got.peers, stacked=True)
 
     def __call__(self, x: Tree, theta: Tree) -> Tree:
         return self.mix(x, *self.weights(self.phi(x), theta))
 
     def phi(self, x: Tree, stacked: bool = False) -> Tensor:
-        names = [name for name in x if name in self.names]
         if self.method.projection == "sketch":
-            return sketch({n: x[n] for n in names}, self.method.q, self.seed, stacked)
-        return vectors(x, names, stacked)
+            return sketch([x[name] for name in self.names], self.method.q, self.seed, stacked)
+        return vectors(x, self.names, stacked)
 
     def weights(self, at_x: Tensor, theta: Tree) -> tuple[Tensor, Tensor]:
         """alpha over the peers (Eq. 5) and beta over (x_i, x_i^a, x^g) (Eq. 8)."""
-        alone = self.at_peers is None
-        alpha = at_x.new_zeros(0) if self.at_peers is None else self.softmax("1", at_x, self.at_peers, theta)
-        at_mix = self.at_glob if self.at_peers is None else alpha.to(self.at_peers) @ self.at_peers
+        alpha, at_mix = at_x.new_zeros(0), self.at_glob
+        if self.at_peers is not None:
+            alpha = self.softmax("1", at_x, self.at_peers, theta)
+            at_mix = alpha @ self.at_peers  # phi is linear
         if self.method.layers == "first":
-            return alpha, at_x.new_tensor([0.0, 0.0, 1.0] if alone else [0.0, 1.0, 0.0])
+            return alpha, at_x.new_tensor([0.0, 1.0, 0.0])
         if self.method.layers == "second":
-            two = self.softmax("2", at_x, torch.stack([at_x, self.at_glob]), theta)
-            return alpha, torch.stack([two[0], torch.zeros_like(two[0]), two[1]])
+            own, glob = self.softmax("2", at_x, torch.stack([at_x, self.at_glob]), theta)
+            return alpha, torch.stack([own, torch.zeros_like(own), glob])
         return alpha, self.softmax("2", at_x, torch.stack([at_x, at_mix, self.at_glob]), theta)
 
     def softmax(self, layer: str, at_x: Tensor, keys: Tensor, theta: Tree) -> Tensor:
         if self.method.phi_center:
             at_x, keys = at_x - self.at_glob, keys - self.at_glob
-        wq, wk = theta["q" + layer].to(at_x), theta["k" + layer].to(at_x)
+        wq, wk = (theta[part + layer][..., : len(at_x)].to(at_x) for part in "qk")
         query, keys = (wq * at_x, wk * keys) if self.method.projection == "diag" else (wq @ at_x, keys @ wk.T)
         if self.method.score == "cosine":
             query, keys = torch.nn.functional.normalize(query, dim=0), torch.nn.functional.normalize(keys, dim=1)
@@ -257,10 +271,10 @@ class Ham:
         return (keys @ query / math.sqrt(len(query))).softmax(0)
 
     def mix(self, x: Tree, alpha: Tensor, beta: Tensor) -> Tree:
-        """x_i^hyb: one linear combination; alone, x^g stands for x_i^a."""
+        """x_i^hyb, float buffers like weights; alone, x^g stands for x_i^a. What is private stays x_i's."""
 
         def mixed(name: str, own: Tensor) -> Tensor:
-            if name not in self.glob or not own.is_floating_point():
+            if name in self.private or not own.is_floating_point():
                 return own
             b, glob = beta.to(own.dtype), self.glob[name]
             others: Tensor = glob
@@ -273,31 +287,23 @@ class Ham:
 
 @dataclass(frozen=True)
 class HamOptimiser:
-    """Adam for the first layer and plain SGD for the second (split), or one of them for both; sums gradient norms."""
+    """Adam for some parts of Theta and plain SGD for the others; sums the gradient norms of the two layers."""
 
-    kind: Literal["split", "sgd", "adam"]
+    by_adam: Collection[str]
 
     def step(self, theta: Tree, grads: Tree, state: State, lr: Any) -> State:
-        by_adam = {"split": LAYERS["first"], "sgd": (), "adam": (*LAYERS["first"], *LAYERS["second"])}[self.kind]
-        state = dict(state)
-        norms = [
-            torch.stack([grads[n].float().square().sum() for n in names if n in grads]).sum().sqrt()
-            if any(n in grads for n in names) else torch.zeros(())
-            for names in LAYERS.values()
-        ]  # fmt: skip
-        state["slopes"] = state["slopes"] + torch.stack(norms).to(state["slopes"])
+        moments = {slot: state[slot] for slot in ("m", "v", "t")}
         parts: list[tuple[Optimiser, Tree]] = [
-            (Adam(), {n: g for n, g in grads.items() if n in by_adam}),
-            (SGD(), {n: g for n, g in grads.items() if n not in by_adam}),
+            (Adam(), tree.pick(grads, self.by_adam)),
+            (SGD(), tree.drop(grads, self.by_adam)),
         ]
         for opt, slopes in parts:
             if slopes:
-                state.update(opt.step(theta, slopes, {slot: state[slot] for slot in ("m", "v", "t")}, lr))
-        return state
-
-
-def attended(model: Tree, arch: Arch) -> list[str]:
-    return [name for name in model if name in arch.trainable]
+                moments = opt.step(theta, slopes, moments, lr)
+        squares = [
+            sum((grads[n].square().sum() for n in layer if n in grads), torch.zeros(())) for layer in LAYERS.values()
+        ]
+        return {**moments, "slopes": state["slopes"] + torch.stack(squares).sqrt()}
 
 
 def vectors(x: Tree, names: list[str], stacked: bool = False) -> Tensor:
@@ -305,17 +311,12 @@ def vectors(x: Tree, names: list[str], stacked: bool = False) -> Tensor:
     return torch.cat([x[name].flatten(1 if stacked else 0) for name in names], dim=-1)
 
 
-CHUNK = 1 << 20
-PRIME = 2_147_483_647
-
-
-def sketch(x: Tree, q: int, seed: int, stacked: bool) -> Tensor:
+def sketch(values: list[Tensor], q: int, seed: int, stacked: bool) -> Tensor:
     """Count-sketch of all values: entry i goes to bucket h(i) with sign s(i), the same for everybody."""
     a, b, c, d = (int(v) for v in schedule.rng(seed, "sketch").integers(1, PRIME, 4))
-    rows = len(next(iter(x.values()))) if stacked else 1
-    first = next(iter(x.values()))
-    total, offset = first.new_zeros(rows, q), 0
-    for value in x.values():
+    rows = len(values[0]) if stacked else 1
+    total, offset = values[0].new_zeros(rows, q), 0
+    for value in values:
         flat = value.reshape(rows, -1)
         for part in flat.split(CHUNK, dim=1):  # type: ignore[no-untyped-call]
             place = torch.arange(offset, offset + part.shape[1], device=part.device)

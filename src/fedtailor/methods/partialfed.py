@@ -21,8 +21,8 @@ Adam: at the model's own rate plain SGD leaves it where it starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -67,6 +67,8 @@ class PartialFedFix(Method):
         loaded = self.loaded(arch)
         if not loaded:
             yield f"PartialFedFix: strategy={self.strategy!r} loads nothing, which is training alone"
+        if len(loaded) == len(arch.names):
+            yield f"PartialFedFix: strategy={self.strategy!r} loads everything, which is FedAvg tested after training"
 
     def init_client(self, fed: Fed, model: Tree) -> State:
         return {"local": model, "seen": torch.zeros(())}
@@ -106,23 +108,14 @@ class PartialFedAdaptive(Method):
     paper, citation = PAPER, CITATION
 
     def __post_init__(self) -> None:
-        require(
-            self.f_m >= 1 and self.f_s >= 0,
-            "PartialFedAdaptive",
-            f"f_m={self.f_m} must be 1 or more, f_s={self.f_s} 0 or more",
-        )
-        require(self.alpha_lr >= 0, "PartialFedAdaptive", f"alpha_lr={self.alpha_lr} must be 0 or more")
-        require(
-            0 < self.tau_min <= self.tau,
-            "PartialFedAdaptive",
-            f"tau_min={self.tau_min} must be above 0 and at most tau={self.tau}",
-        )
-        require(
-            0 < self.tau_decay <= 1, "PartialFedAdaptive", f"tau_decay={self.tau_decay} must be above 0 and up to 1"
-        )
-        require(
-            self.finetune_epochs >= 0, "PartialFedAdaptive", f"finetune_epochs={self.finetune_epochs} must be 0 or more"
-        )
+        for holds, what in (
+            (self.f_m >= 1 and self.f_s >= 0, f"f_m={self.f_m} must be 1 or more, f_s={self.f_s} 0 or more"),
+            (self.alpha_lr >= 0, f"alpha_lr={self.alpha_lr} must be 0 or more"),
+            (0 < self.tau_min <= self.tau, f"tau_min={self.tau_min} must be above 0 and at most tau={self.tau}"),
+            (0 < self.tau_decay <= 1, f"tau_decay={self.tau_decay} must be above 0 and up to 1"),
+            (self.finetune_epochs >= 0, f"finetune_epochs={self.finetune_epochs} must be 0 or more"),
+        ):
+            require(holds, "PartialFedAdaptive", what)
 
     def notes(self, arch: Arch, n: int) -> Iterator[str]:
         if self.alpha_lr == 0 or (self.f_s == 0 and not self.shared_batches):
@@ -131,10 +124,9 @@ class PartialFedAdaptive(Method):
     def init_client(self, fed: Fed, model: Tree) -> State:
         k = len(groups(fed.arch, self.level))
         alpha = torch.full((k, 2), 0.5) if self.projection else torch.zeros(k, 2)
-        return {
-            "local": model, "seen": torch.zeros(()), "alpha": alpha, "index": torch.zeros(()),
-            "m": torch.zeros(k, 2), "v": torch.zeros(k, 2), "t": torch.zeros(()),
-        }  # fmt: skip
+        zero = torch.zeros(())
+        adam = {"m": {"alpha": torch.zeros(k, 2)}, "v": {"alpha": torch.zeros(k, 2)}, "t": {"alpha": zero}}
+        return {"local": model, "seen": zero, "alpha": alpha, "index": zero, "adam": adam}
 
     def fit(self, client: Client, state: State, model: Tree, got: Received) -> Fitted:
         first, local = state["seen"] == 0, state["local"]
@@ -145,7 +137,7 @@ class PartialFedAdaptive(Method):
         rates = {name: self.alpha_lr if name == "alpha" else client.lr for name in theta}
         trained = [b + n for b in ("L/", "G/") for n in model if n in client.arch.trainable] + ["alpha"]
         opt = Branches(client.opt, Adam() if self.alpha_optimizer == "adam" else SGD())
-        carried: State = {"alpha": {"m": {"alpha": state["m"]}, "v": {"alpha": state["v"]}, "t": {"alpha": state["t"]}}}
+        carried: State = {"weights": {}, "alpha": state["adam"]}
         index = state["index"]
         for step, view in enumerate(client.each_batch()):
             noise = client.random(f"gumbel {step}", (len(theta["alpha"]), 2)).clamp(1e-6, 1 - 1e-6)
@@ -160,28 +152,24 @@ class PartialFedAdaptive(Method):
             weights_turn = torch.remainder(index, self.f_m + self.f_s) < self.f_m
             moves = self.movers(theta, gate, names, client.arch, weights_turn)
             theta = {n: torch.where(moves[n], move.theta[n], theta[n]) for n in theta}
-            carried = opt.merged(moves, move.opt_state, carried)
+            carried = where_moved(moves, move.opt_state, carried)
             index = index + 1
         merged = self.merged(theta, names)
         if self.merge == "soft" and self.finetune_epochs:
             merged = descend(client, merged, epochs=self.finetune_epochs, stream=1).theta
-        adam = carried["alpha"] if self.alpha_optimizer == "adam" else {}
-        return Fitted(merged, {
-            "local": merged, "seen": torch.ones_like(first, dtype=torch.float32), "alpha": theta["alpha"],
-            "index": index, **{slot: adam[slot]["alpha"] if adam else state[slot] for slot in ("m", "v", "t")},
-        })  # fmt: skip
+        seen = torch.ones_like(state["seen"])
+        alpha, adam = theta["alpha"], carried["alpha"]
+        return Fitted(merged, {"local": merged, "seen": seen, "alpha": alpha, "index": index, "adam": adam})
 
     def probabilities(self, alpha: Tensor) -> Tensor:
         """alpha on the simplex: column 0 local, column 1 global."""
-        return alpha.clamp(1e-6, 1.0) if self.projection else alpha.softmax(1)
+        return alpha if self.projection else alpha.softmax(1)
 
     def gate(self, alpha: Tensor, noise: Tensor, tau: float) -> Tensor:
         """Eq. 5; one-hot forward with the gradient of the soft weights (straight through), unless both are updated."""
-        soft = ((self.probabilities(alpha).log() - (-noise.log()).log()) / tau).softmax(1)
-        if self.update == "both":
-            return soft
-        hard = (torch.arange(2, device=soft.device) == soft.argmax(1, keepdim=True)).to(soft.dtype)
-        return hard + (soft - soft.detach())
+        gumbel = -(-noise.log()).log()
+        soft = ((self.probabilities(alpha).clamp(min=1e-6).log() + gumbel) / tau).softmax(1)
+        return soft if self.update == "both" else larger(soft) + (soft - soft.detach())
 
     def composite(self, noise: Tensor, tau: float, names: dict[str, int], theta: Tree, batch: Batch) -> Tree:
         """Eq. 6: every group from its branch."""
@@ -204,7 +192,7 @@ class PartialFedAdaptive(Method):
     def merged(self, theta: Tree, names: dict[str, int]) -> Tree:
         share = self.probabilities(theta["alpha"])
         if self.merge == "hard":
-            share = (torch.arange(2, device=share.device) == share.argmax(1, keepdim=True)).to(share.dtype)
+            share = larger(share)
         return {n: blend(theta[f"L/{n}"], theta[f"G/{n}"], share[i]) for n, i in names.items()}
 
     @staticmethod
@@ -222,38 +210,32 @@ class Branches:
     """The client's optimiser for the weights of both branches, another one for alpha."""
 
     weights: Optimiser
-    alpha: Optimiser = field(default_factory=Adam)
+    alpha: Optimiser
 
-    def step(self, theta: Tree, grads: Tree, state: State, lr: object) -> State:
-        rates = lr if isinstance(lr, dict) else {}
-        others = {name: g for name, g in grads.items() if name != "alpha"}
-        new = dict(state)
-        if others:
-            new["weights"] = self.weights.step(theta, others, state.get("weights", {}), rates)
-        if "alpha" in grads:
-            new["alpha"] = self.alpha.step(theta, {"alpha": grads["alpha"]}, state.get("alpha", {}), rates)
-        return new
-
-    def merged(self, moves: dict[str, Tensor], new: State, old: State) -> State:
-        """The optimiser's memory of what moved, and the old one of what did not."""
-        flat, before = tree.flatten(new), tree.flatten(old)
-        kept = {}
-        for path, value in flat.items():
-            name = next(n for n in moves if path.endswith("/" + n))
-            kept[path] = torch.where(moves[name], value, before.get(path, torch.zeros_like(value)))
-        return tree_of(kept, moves)
+    def step(self, theta: Tree, grads: Tree, state: State, lr: float | Mapping[str, float]) -> State:
+        rules = {
+            "weights": (self.weights, tree.drop(grads, ["alpha"])),
+            "alpha": (self.alpha, tree.pick(grads, ["alpha"])),
+        }
+        return {
+            part: opt.step(theta, slopes, state[part], lr) if slopes else state[part]
+            for part, (opt, slopes) in rules.items()
+        }
 
 
-def tree_of(flat: Tree, names: dict[str, Tensor]) -> State:
-    """Undo `flatten` where the innermost names have slashes of their own."""
-    state: State = {}
-    for path, value in flat.items():
-        name = next(n for n in names if path.endswith("/" + n))
-        inner = state
-        for part in path[: -len(name) - 1].split("/"):
-            inner = inner.setdefault(part, {})
-        inner[name] = value
-    return state
+def where_moved(moves: Tree, new: State, old: State) -> State:
+    """An optimiser's memory: the new one of what moved, and the old one (or nothing yet) of what did not."""
+    return {
+        key: where_moved(moves, value, old.get(key, {}))
+        if isinstance(value, Mapping)
+        else torch.where(moves[key], value, old.get(key, torch.zeros_like(value)))
+        for key, value in new.items()
+    }
+
+
+def larger(share: Tensor) -> Tensor:
+    """One-hot rows: 1 for the larger entry, and for the local one of two equal."""
+    return (torch.arange(2, device=share.device) == share.argmax(1, keepdim=True)).to(share.dtype)
 
 
 def blend(local: Tensor, glob: Tensor, share: Tensor) -> Tensor:
