@@ -1,6 +1,7 @@
-"""A new idea in personalised federated learning: each client keeps a part of its own model, chosen by its share of data.
+"""A new idea in personalised federated learning: start each round between one's own last model and the global one.
 
-    python examples/your_own_method.py            # or: fedtailor compare --plugin examples/your_own_method.py --method Blend
+    python examples/your_own_method.py
+    fedtailor compare --plugin examples/your_own_method.py --method fedavg --method "Blend(share=0.7)"
 """
 
 from dataclasses import dataclass

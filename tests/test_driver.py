@@ -10,12 +10,12 @@ import torch
 
 import fedtailor as ft
 from fedtailor import tree
-from fedtailor.contract import ToyNet, run, toy_driver, toy_federation
 from fedtailor.driver import Callback, Diverged, Driver
 from fedtailor.method import Fitted, Method, Payload
 from fedtailor.record import RunFolder
 from fedtailor.registry import WrongInput
 from fedtailor.site import statistics
+from fedtailor.toy import ToyNet, run, toy_driver, toy_federation
 
 
 def accuracy(driver: Driver, model: tree.Tree, client: int) -> float:
@@ -238,7 +238,9 @@ def test_tensorboard_gets_the_means(tmp_path: Path) -> None:
     assert curve == pytest.approx(means)
 
 
-def test_an_interrupt_between_a_round_and_its_row_loses_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_between_a_round_and_its_row_loses_neither(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     append = RunFolder.append
 
     def interrupted(self: RunFolder, row: dict) -> None:

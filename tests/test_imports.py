@@ -182,4 +182,5 @@ def test_every_file_is_small_and_dated_forward() -> None:
     for path in FILES:
         text = path.read_text(encoding="utf-8")
         assert text.count("\n") < 400, path
-        assert not text or "from __future__ import annotations" in text, path
+        only_words = len(ast.parse(text).body) < 2
+        assert only_words or "from __future__ import annotations" in text, path

@@ -19,7 +19,7 @@ from fedtailor import schedule
 from fedtailor.registry import WrongInput
 from fedtailor.tree import Tree
 
-NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
+NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.LocalResponseNorm)
 OUTPUTS = (nn.Linear, nn.Bilinear, _ConvNd)
 
 Role = Literal["trained", "frozen", "statistic", "counter"]
@@ -33,6 +33,9 @@ class Arch:
         parameters = dict(net.named_parameters())
         buffers = {name: b for name, b in net.named_buffers() if name in net.state_dict()}
         self.names = tuple([*parameters, *buffers])
+        slashed = next((name for name in self.names if "/" in name), None)
+        if slashed is not None:
+            raise WrongInput(f"the tensor {slashed!r} has a / in its name, which separates parts of paths; rename it")
         named = {id(tensor): name for name, tensor in [*parameters.items(), *buffers.items()]}
         # every module's own table of tensors, the entry in it, and the name of its value, which tied ones share
         self._places: list[tuple[Any, str, str, Any]] = [
@@ -110,9 +113,9 @@ class Arch:
             self.net.train(train)
         buffers = {name: model[name].detach().clone() if train else model[name] for name in self.buffers}
         values = {**model, **buffers} if buffers else model
-        for place, leaf, name, _ in self._places:
-            place[leaf] = values[name]
         try:
+            for place, leaf, name, _ in self._places:
+                place[leaf] = values[name]
             out: Tensor = self.net(x)
         finally:
             for place, leaf, _, own in self._places:

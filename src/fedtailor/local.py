@@ -127,7 +127,7 @@ class Client:
     batch: int  # 0: the whole local set
     epochs: int | None
     steps_asked: int | None
-    opt: Optimiser
+    opt: SGD
     shared: frozenset[str]  # trained parameters that the server sees, under the outermost method
     private: frozenset[str]  # names that never leave
     smallest: int = 1  # a shorter batch is left out: 2 where the model has batch norm
@@ -273,9 +273,11 @@ def descend(
         objective, buffers = (loss or client.loss)(build(theta, batch) if build else theta, batch)
         if penalty:
             objective = objective + penalty(theta)
-        slopes = torch.autograd.grad(objective, [theta[name] for name in free], allow_unused=True)
+        movable = free if objective.requires_grad else []
+        values = [theta[name] for name in movable]
+        slopes = torch.autograd.grad(objective, values, allow_unused=True) if movable else ()
         with torch.no_grad():
-            grads = {name: g for name, g in zip(free, slopes, strict=True) if g is not None}
+            grads = {name: g for name, g in zip(movable, slopes, strict=True) if g is not None}
             if correct:
                 grads = {name: g + correct[name] if name in correct else g for name, g in grads.items()}
             if grads:

@@ -41,13 +41,15 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, info: Mapping[str, Any]) -> RunFolder:
+        folder = cls(path)
         if (path / "run.json").exists():
             raise WrongInput(
                 f"{path} already holds a run; `fedtailor resume {path}` goes on with it, or choose another folder"
             )
+        if (path / "rows.jsonl").exists() or folder.checkpoints():
+            raise WrongInput(f"{path} holds what is left of another run; choose another folder")
         try:
             (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-            folder = cls(path)
             write_atomically(path / "run.json", to_json({"format": FORMAT, **info}, indent=1))
         except OSError as error:
             raise WrongInput(f"cannot write into {path}: {error.strerror}; choose another folder with --out") from None
@@ -63,12 +65,12 @@ class RunFolder:
         """The contents of run.json, of a version that can be read."""
         try:
             info: dict[str, Any] = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+            if not isinstance(info, dict):
+                raise ValueError("it does not describe a run")
         except FileNotFoundError:
             raise WrongInput(f"{self.path} is not a run folder: it has no run.json") from None
         except (ValueError, OSError) as error:
             raise WrongInput(f"{self.path}/run.json cannot be read ({error}); the run must be started again") from None
-        if not isinstance(info, dict):
-            raise WrongInput(f"{self.path}/run.json is not a record of a run; the run must be started again")
         if info.get("format") != FORMAT:
             raise WrongInput(
                 f"{self.path} is a run of format {info.get('format')!r}, written by fedtailor {info.get('fedtailor')}; "
@@ -83,18 +85,17 @@ class RunFolder:
     def rows(self) -> list[Row]:
         """The rows so far; a last line that was cut short is left out."""
         try:
-            lines = (self.path / "rows.jsonl").read_text(encoding="utf-8").splitlines()
+            *lines, _ = (self.path / "rows.jsonl").read_bytes().split(b"\n")
         except FileNotFoundError:
             return []
         found: list[Row] = []
-        for number, line in enumerate(lines):
+        for number, line in enumerate(lines, start=1):
             try:
-                found.append(json.loads(line))
+                found.append(json.loads(line.decode("utf-8")))
             except ValueError:
-                if number + 1 < len(lines):
-                    raise WrongInput(
-                        f"{self.path}/rows.jsonl is damaged in line {number + 1}; the run must be started again"
-                    ) from None
+                raise WrongInput(
+                    f"{self.path}/rows.jsonl is damaged in line {number}; the run must be started again"
+                ) from None
         return found
 
     def append(self, row: Row) -> None:
@@ -119,12 +120,20 @@ class RunFolder:
     def load(self) -> tuple[int, State, list[str]]:
         """The newest good checkpoint, and a word on each newer one that is not; round 0 where there is none."""
         warnings: list[str] = []
-        for path in self.checkpoints():
+        paths = self.checkpoints()
+        for path in paths:
             try:
                 return (*unpack(path.read_bytes()), warnings)
             except BadCheckpoint as error:
-                warnings.append(f"the checkpoint {path.name} is damaged ({error}); going on from an earlier state")
+                rest = "the run begins again" if path == paths[-1] else "going on from the one before it"
+                warnings.append(f"the checkpoint {path.name} is damaged ({error}); {rest}")
         return 0, {}, warnings
+
+    def forget_after(self, round: int) -> None:
+        """Remove checkpoints that could not be read, before those of the rounds made again are saved."""
+        for path in self.checkpoints():
+            if int(path.stem.removeprefix("round-")) > round:
+                path.unlink()
 
 
 def pack(round: int, state: State) -> bytes:

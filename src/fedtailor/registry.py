@@ -12,10 +12,14 @@ import importlib.util
 import inspect
 import sys
 import typing
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+LONGEST = 2000  # characters of what may be written
+ROOM = 100  # characters of it that a message repeats
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,17 +49,26 @@ def _key(name: str) -> str:
     return name.replace("-", "").replace("_", "").lower()
 
 
+def _origin(factory: Callable[..., Any]) -> tuple[str, str]:
+    """The same for a plugin that is read again."""
+    return factory.__module__, factory.__qualname__
+
+
 def register(kind: str, name: str, *aliases: str) -> Callable[[F], F]:
     """Make `factory` known under `name`: `@register("method", "FedBN")`."""
+
+    if kind not in _entries:
+        raise WrongInput(f"nothing can be registered as {kind!r}; choose {', '.join(_entries)}")
 
     def add(factory: F) -> F:
         entry = Entry(name, factory, aliases)
         for written in (name, *aliases):
             known = _entries[kind].get(_key(written))
-            if known is not None and known.factory.__qualname__ != factory.__qualname__:
+            if known is not None and _origin(known.factory) != _origin(factory):
                 raise WrongInput(
                     f"the {kind} name {written!r} is taken by {known.factory.__qualname__}; choose another"
                 )
+        for written in (name, *aliases):
             _entries[kind][_key(written)] = entry
         return factory
 
@@ -75,7 +88,7 @@ def entry(kind: str, name: str) -> Entry:
         close = dict.fromkeys(_entries[kind][key].name for key in near)
         hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(names(kind))}"
         raise WrongInput(
-            f"there is no {kind} {name!r}; {hint} (`fedtailor list {kind if kind == 'data' else kind + 's'}`)"
+            f"there is no {kind} {brief(name)}; {hint} (`fedtailor list {kind if kind == 'data' else kind + 's'}`)"
         )
     return found
 
@@ -86,7 +99,8 @@ def load_plugin(path: Path) -> None:
         raise WrongInput(
             f"there is no plugin file {path}; give the path of a Python file that registers a method, model or data"
         )
-    spec = importlib.util.spec_from_file_location(f"fedtailor_plugin_{path.stem}", path)
+    name = f"fedtailor_plugin_{zlib.crc32(str(path.resolve()).encode())}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise WrongInput(f"the plugin {path} is not a Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
@@ -99,16 +113,27 @@ def load_plugin(path: Path) -> None:
         raise WrongInput(f"the plugin {path} fails while it is read: {type(error).__name__}: {error}") from error
 
 
+def brief(value: object) -> str:
+    """A value as it is written, cut to what a message has room for."""
+    text = repr(value)
+    return text if len(text) <= ROOM else f"{text[: ROOM - 4]} ..."
+
+
 def parse(kind: str, text: str) -> Any:
     """The object that `text` spells: a registered name, called with literal or nested arguments."""
+    if len(text) > LONGEST:
+        raise WrongInput(f"the {kind} {brief(text)} is {len(text)} characters long; write at most {LONGEST}")
     written = text.strip()
     if written.replace("-", "_").isidentifier():  # fed-bn, which Python would read as a difference
         written = written.replace("-", "_")
     try:
-        tree = ast.parse(written, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise WrongInput(f"cannot read the {kind} {text!r}; write a name or a call such as {_example(kind)}") from None
-    return _interpret(kind, tree, text)
+        return _interpret(kind, ast.parse(written, mode="eval").body, brief(text))
+    except (SyntaxError, RecursionError, MemoryError):
+        pass
+    except ValueError as error:
+        if isinstance(error, WrongInput):
+            raise
+    raise WrongInput(f"cannot read the {kind} {brief(text)}; write a name or a call such as {_example(kind)}")
 
 
 _EXAMPLES = {
@@ -130,12 +155,14 @@ def _interpret(kind: str, node: ast.expr, text: str) -> Any:
         if any(isinstance(argument, ast.Starred) for argument in node.args) or any(
             k.arg is None for k in node.keywords
         ):
-            raise WrongInput(f"stars are not allowed in the {kind} {text!r}; write each argument by name")
+            raise WrongInput(f"stars are not allowed in the {kind} {text}; write each argument by name")
         positional = [_argument(kind, argument, text) for argument in node.args]
         named = {str(keyword.arg): _argument(kind, keyword.value, text) for keyword in node.keywords}
+        if len(named) < len(node.keywords):
+            raise WrongInput(f"an argument stands twice in the {kind} {text}; write each once")
         return _call(kind, node.func.id, positional, named)
     raise WrongInput(
-        f"{ast.unparse(node)!r} in the {kind} {text!r} is not a name or a call of one; "
+        f"{brief(ast.unparse(node))} in the {kind} {text} is not a name or a call of one; "
         f"write something like {_example(kind)}"
     )
 
@@ -149,7 +176,7 @@ def _argument(kind: str, node: ast.expr, text: str) -> Any:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         raise WrongInput(
-            f"{ast.unparse(node)!r} in the {kind} {text!r} is not a plain value; "
+            f"{brief(ast.unparse(node))} in the {kind} {text} is not a plain value; "
             f"allowed are numbers, texts, True, False, None, tuples of them and other {kind}s"
         ) from None
 
@@ -179,7 +206,7 @@ def check_arguments(
     hints = typing.get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
     for argument, value in bound.items():
         if argument in hints and not fits(value, hints[argument]):
-            raise WrongInput(f"{name}: {argument}={value!r} is not {spell(hints[argument])}; usage: {usage}")
+            raise WrongInput(f"{name}: {argument}={brief(value)} is not {spell(hints[argument])}; usage: {usage}")
         if isinstance(value, float) and value != value:
             raise WrongInput(f"{name}: {argument} is not a number (nan); usage: {usage}")
     return dict(bound)

@@ -119,8 +119,14 @@ def resume(
     round, state, messages = folder.load()
     for message in messages:
         warnings.warn(message, stacklevel=2)
+    folder.forget_after(round)
     if round:
         driver.restore(round, state, folder.rows())
+        if [row["round"] for row in driver.rows] != list(range(1, round + 1)):
+            raise WrongInput(
+                f"{path}/rows.jsonl lacks rows of rounds before its checkpoint of round {round}; restore the file, or "
+                "start the run again in another folder"
+            )
     folder.keep_rows(driver.rows)
     folder.note(status="running", spec=spec.to_dict())
     return _go_on(driver, folder, callbacks)

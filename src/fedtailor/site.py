@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedtailor import schedule, tree
 from fedtailor.arch import Arch
-from fedtailor.local import Client, Meter, Optimiser, descend
+from fedtailor.local import SGD, Client, Meter, descend
 from fedtailor.method import Fitted, Method, Point, Received
 from fedtailor.task import Task
 from fedtailor.tree import State, Tree
@@ -54,7 +54,7 @@ class Common:
     epochs: int | None
     steps: int | None
     finish_epochs: int
-    opt: Optimiser
+    opt: SGD
     public: Tensor | None  # rows that everybody may use
 
 

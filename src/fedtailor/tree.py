@@ -56,7 +56,8 @@ def mean(stacked: Mapping[str, Tensor], weights: Tensor) -> Tree:
             return x.amax(0)
         precise = x.double() if x.dtype is torch.float64 else x.float()
         total: Tensor = torch.tensordot(share.to(precise), precise, dims=1)
-        return total.to(x.dtype)
+        least, most = torch.aminmax(precise, dim=0)
+        return total.clamp(least, most).to(x.dtype)  # so that equal values (a frozen tensor's) are their own mean
 
     return join(average, stacked)
 
@@ -171,4 +172,6 @@ def raw(tensor: Tensor) -> bytes:
     """The bytes of a tensor's values, of any type, bfloat16 included."""
     if not tensor.numel():
         return b""
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    values = tensor.detach().cpu().contiguous()
+    # a single value counts as contiguous whatever its stride
+    return values.as_strided((values.numel(),), (1,)).view(torch.uint8).numpy().tobytes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -61,7 +62,7 @@ class Leaks(Method):
 class FirstComes(Method):
     """Remembers who was called before: state outside the state."""
 
-    calls = []
+    calls: ClassVar[list] = []
 
     def fit(self, client, state, model, got):
         self.calls.append(client.number)
@@ -73,7 +74,7 @@ class FirstComes(Method):
 class Drifts(Method):
     """A second run is not like the first."""
 
-    calls = []
+    calls: ClassVar[list] = []
 
     def fit(self, client, state, model, got):
         self.calls.append(client.number)
@@ -148,7 +149,7 @@ class LearnsFromTests(Method):
 class Forgets(Method):
     """Keeps something that no checkpoint holds."""
 
-    memory = {}
+    memory: ClassVar[dict] = {}
 
     def fit(self, client, state, model, got: Received) -> Fitted:
         key = (id(client.arch), client.number)

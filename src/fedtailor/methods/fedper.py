@@ -20,6 +20,11 @@ from fedtailor.registry import register
 def body_and_head(method: str, arch: Arch) -> frozenset[str]:
     """The head's names, of a model that has a body as well."""
     require(
+        bool(arch.head), method,
+        "the model's last layer has no trained tensor of its own to be its head (it is frozen, or tied to another "
+        "layer), so nothing would be personal; choose a model that has one, such as dnn",
+    )  # fmt: skip
+    require(
         bool(arch.trainable - arch.head), method,
         "the model is a single layer, so nothing would be shared; "
         "choose one with a body below its last layer, such as dnn",

@@ -8,14 +8,17 @@ Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Lea
               sends y and dc_i = c_i+ - c_i                                       line 13
     server:   x <- x + eta_g * mean_i (y_i - x);  c <- c + |S|/N * mean_i dc_i    line 16, 17
 
-Deviations: (1) buffers are averaged with their layer; they have no gradient and no control variate. (2) The identity
-behind c_i+ holds for plain SGD; with momentum or weight decay it is the mean step rather than the mean gradient.
+Deviations: (1) buffers are averaged, whatever eta_g; they have no gradient and no control variate. (2) Line 12 is for
+plain SGD. With momentum m, K equal gradients move y as far as sum_k (1 - m^k) / (1 - m) of them, which stands for K;
+weight decay counts as a part of the gradient. (3) `weighting=size` weights the models; dc is a plain mean all the same,
+for only so does c stay the mean of all c_i.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from fedtailor import tree
@@ -61,14 +64,21 @@ class SCAFFOLD(Method):
     def fit(self, client: Client, state: State, model: Tree, got: Received) -> Fitted:
         c, c_i = got.extra["c"], tree.pick(state["c"], client.shared)
         y = descend(client, model, correct=tree.sub(c, c_i)).theta
-        scale = 1 / (max(client.steps, 1) * client.lr)  # without a step y = x, and c_i stays
-        after = {n: c_i[n] - c[n] + (model[n] - y[n]) * scale for n in c} if client.steps else c_i
+        scale = 1 / (max(gradients_of(client.steps, client.opt.momentum), 1) * client.lr)
+        after = {n: c_i[n] - c[n] + (model[n] - y[n]) * scale for n in c} if client.steps else c_i  # else y = x
         return Fitted(y, {**state, "c": {**state["c"], **after}}, {"dc": tree.sub(after, c_i)})
 
     def aggregate(self, fed: Fed, server: State, uploads: State, weights: Tensor, cohort: Tensor) -> State:
-        mean_dc = tree.mean(uploads["extra"]["dc"], weights)
+        mean = tree.mean(uploads["model"], weights)
+        moved = tree.lerp(server["model"], mean, self.lr_global)
+        mean_dc = tree.mean(uploads["extra"]["dc"], torch.ones_like(weights))
         share = len(cohort) / fed.n
         return {
-            "model": tree.lerp(server["model"], tree.mean(uploads["model"], weights), self.lr_global),
+            "model": {**moved, **tree.pick(mean, fed.arch.buffers)},
             "c": tree.join(lambda c, dc: c + share * dc, server["c"], mean_dc),
         }
+
+
+def gradients_of(steps: int, momentum: float) -> float:
+    """How many equal gradients `steps` steps of SGD move the model by."""
+    return sum((1 - momentum**k) / (1 - momentum) for k in range(1, steps + 1))
