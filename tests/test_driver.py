@@ -258,5 +258,5 @@ def test_an_interrupt_between_a_round_and_its_row_loses_neither(
 
 
 def test_an_unknown_device_is_wrong_input() -> None:
-    with pytest.raises(WrongInput, match="'gpu9' cannot be used"):
+    with pytest.raises(WrongInput, match="device='gpu9' cannot be used"):
         toy_driver(ft.FedAvg(), device="gpu9")

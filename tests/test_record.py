@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
-from small import StopAfter, assert_same_state, go_on, outline, rows_of, small_federation, small_spec
+from small import assert_same_state, go_on, outline, rows_of, small_federation, small_spec
 from torch import Tensor
 
 from fedtailor import FedAvg, WrongInput, federate, tree
@@ -244,29 +244,25 @@ def test_a_damaged_checkpoint_is_passed_over(damage: Any, whole: Path) -> None:
     assert_same_state(RunFolder(whole).load(), state)
 
 
-def test_with_all_checkpoints_damaged_the_run_begins_again(whole: Path) -> None:
-    rows, state = rows_of(whole), RunFolder(whole).load()
+def test_with_all_checkpoints_damaged_nothing_is_touched(whole: Path) -> None:
     damage_files(RunFolder(whole).checkpoints(), flip_value)
-    with pytest.warns(UserWarning) as said:
+    before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
+    with pytest.raises(WrongInput, match=r"no checkpoint of .* another folder"):
         go_on(whole)
-    assert [str(warning.message).split(".")[0][-6:] for warning in said] == ["000006", "000005"]
-    assert rows_of(whole) == rows
-    assert_same_state(RunFolder(whole).load(), state)
+    assert {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()} == before
 
 
-def test_the_last_message_says_that_the_run_begins_again(whole: Path) -> None:
-    """Nobody is to be told of "the one before" where there is none."""
-    damage_files(RunFolder(whole).checkpoints(), empty)
-    assert RunFolder(whole).load()[:2] == (0, {})
-    assert "begin" in RunFolder(whole).load()[2][-1]
-
-
-def test_checkpoints_made_after_damaged_ones_are_kept(whole: Path) -> None:
-    """A run that begins again passes smaller numbers than the damaged ones have: it must not remove its own."""
-    damage_files(RunFolder(whole).checkpoints(), empty)
-    with pytest.warns(UserWarning), pytest.raises(KeyboardInterrupt):
-        go_on(whole, callbacks=[StopAfter(3)])
-    assert RunFolder(whole).load()[0] == 3
+def test_checkpoints_made_after_a_damaged_one_are_kept(tmp_path: Path) -> None:
+    """A run that goes on from an earlier one passes smaller numbers than the damaged one has."""
+    folder = RunFolder.create(tmp_path / "run", {})
+    for round in (1, 9):
+        folder.save(round, {"server": {"w": torch.tensor(round)}, "clients": {}})
+    damage_files(folder.checkpoints()[:1], empty)
+    round, _, _ = folder.load()
+    folder.forget_after(round)
+    for round in (2, 3, 4):
+        folder.save(round, {"server": {"w": torch.tensor(round)}, "clients": {}})
+    assert folder.load()[0] == 4
 
 
 def test_the_last_two_checkpoints_are_kept(tmp_path: Path) -> None:

@@ -341,11 +341,12 @@ class Driver:
 
 
 def check_device(device: str) -> None:
+    """That tensors can be put there."""
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise WrongInput(f"the device {device!r} cannot be used here ({reason}); choose cpu") from None
+        raise WrongInput(f"device={device!r} cannot be used here ({reason}); device=cpu always can") from None
 
 
 def check_impersonal(state: State, private: frozenset[str], what: str) -> None:

@@ -118,19 +118,19 @@ class RunFolder:
             old.unlink()
 
     def load(self) -> tuple[int, State, list[str]]:
-        """The newest good checkpoint, and a word on each newer one that is not; round 0 where there is none."""
+        """The newest good checkpoint, and a word on each newer one that is not; round 0 where none was made."""
         warnings: list[str] = []
-        paths = self.checkpoints()
-        for path in paths:
+        for path in self.checkpoints():
             try:
                 return (*unpack(path.read_bytes()), warnings)
             except BadCheckpoint as error:
-                rest = "the run begins again" if path == paths[-1] else "going on from the one before it"
-                warnings.append(f"the checkpoint {path.name} is damaged ({error}); {rest}")
+                warnings.append(f"the checkpoint {path.name} is damaged ({error}); going on from the one before it")
+        if warnings:
+            raise WrongInput(f"no checkpoint of {self.path} is good any more; start the run again in another folder")
         return 0, {}, warnings
 
     def forget_after(self, round: int) -> None:
-        """Remove checkpoints that could not be read, before those of the rounds made again are saved."""
+        """Remove checkpoints that could not be read: those of the rounds made again must count as newer."""
         for path in self.checkpoints():
             if int(path.stem.removeprefix("round-")) > round:
                 path.unlink()

@@ -66,8 +66,8 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
     "never testing": ([*RUN, "--eval-every", "0"], ["eval_every=0", "1 or more"]),
     "unknown policy": ([*RUN, "--on-nan", "ignore"], ["on_nan='ignore'", "'drop'"]),
     "unknown runner": ([*RUN, "--runner", "warp"], ["runner='warp'", "'sequential'"]),
-    "unknown device": ([*RUN, "--device", "abacus"], ["device='abacus'", "--device cpu"]),
-    "device that is not there": ([*RUN, "--device", "cuda:99"], ["device='cuda:99'", "--device cpu"]),
+    "unknown device": ([*RUN, "--device", "abacus"], ["device='abacus'", "device=cpu"]),
+    "device that is not there": ([*RUN, "--device", "cuda:99"], ["device='cuda:99'", "device=cpu"]),
     "no seeds": ([*COMPARE, "--method", "fedavg", "--seeds", "0"], ["seeds=0", "1 or more"]),
     "misspelt key": (["run", "misspelt.toml"], ["misspelt.toml", "'roundz'", "did you mean rounds"]),
     "unknown key": (["run", "unknown-key.toml"], ["'colour'", "known are", "rounds"]),
@@ -101,6 +101,9 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
     "comparison of another version": (["resume", "future-comparison"], ["format 99", "use the version"]),
     "damaged record": (["resume", "damaged"], ["run.json", "cannot be read"]),
     "damaged rows": (["resume", "torn", "--plugin", "toy.py"], ["line 1", "damaged"]),
+    "damaged checkpoints": (
+        ["resume", "corrupted", "--plugin", "toy.py", "--rounds", "3"], ["no checkpoint of corrupted", "another folder"]
+    ),
     "damaged comparison": (["resume", "damaged-comparison"], ["comparison.json", "lacks"]),
     "fewer rounds than there are": (["resume", "done", "--rounds", "1", "--plugin", "toy.py"], ["2 rounds already"]),
     "comparison with fewer rounds": (
@@ -161,6 +164,9 @@ def bench(tmp_path_factory: pytest.TempPathFactory, plugin: Path) -> Path:
     ):
         shutil.copytree(place / "done", place / name)
         (place / name / file).write_text(text, encoding="utf-8")
+    shutil.copytree(place / "done", place / "corrupted")
+    for path in (place / "corrupted" / "checkpoints").iterdir():
+        path.write_bytes(path.read_bytes()[:-8])
     return place
 
 

@@ -138,8 +138,6 @@ def ask(command: str, file: Path | None, given: Mapping[str, Any]) -> Asked:
     plugins = load_plugins(_several(chosen.get("plugin")))
     if chosen.get("seeds", 1) < 1:
         raise WrongInput(f"seeds={chosen['seeds']} is not possible; it must be 1 or more")
-    if "device" in chosen:
-        check_device(chosen["device"])
     return Asked(
         data=chosen.get("data", "digits"), partition=chosen.get("partition"), clients=chosen.get("clients"),
         data_seed=chosen.get("data_seed", 0), methods=_several(chosen.get("method")), seeds=chosen.get("seeds", 1),
@@ -230,17 +228,6 @@ def load_plugins(plugins: typing.Iterable[str]) -> tuple[str, ...]:
         except SystemExit as error:
             raise WrongInput(f"the plugin {path} ends the program ({error}) while it is read; it must not") from None
     return paths
-
-
-def check_device(name: str) -> None:
-    """That tensors can be put there."""
-    import torch
-
-    try:
-        torch.empty(1, device=name).sum().item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).split("\n", 1)[0]
-        raise WrongInput(f"device={name!r} cannot be used here ({reason}); `--device cpu` always can") from None
 
 
 def new_folder(name: str) -> Path:

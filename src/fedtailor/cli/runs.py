@@ -237,7 +237,6 @@ def _resume_comparison(folder: Path, rounds: int | None, plugins: Sequence[str],
 
     _check_plugins(folder, read_plan(folder).get("plugins"), plugins)
     federation, parts, about = reopen(folder)
-    o.check_device(parts[0].spec.device)
     parts = extended(parts, rounds)
     if not left(folder, parts) and not quiet:
         say(f"{folder} is complete; `--rounds N` extends it.")
@@ -260,7 +259,6 @@ def _resume_run(folder: Path, rounds: int | None, plugins: Sequence[str], quiet:
         if not quiet:
             say(f"{folder} is complete, with {wanted} rounds; `--rounds N` extends it.")
         return _show_run(folder, quiet)
-    o.check_device(info["spec"]["device"])
     if info.get("fedtailor") != __version__:
         say(f"note: the run was made with fedtailor {info.get('fedtailor')} and goes on with {__version__}")
 
@@ -269,7 +267,7 @@ def _resume_run(folder: Path, rounds: int | None, plugins: Sequence[str], quiet:
 
         def on_start(self, driver: Driver) -> None:
             if not driver.round:
-                say("note: there is no good checkpoint, so the run starts again from round 1")
+                say("note: there is no checkpoint yet, so the run starts again from round 1")
 
     with kept_in(folder, plugins), Progress(console(stderr=True)) as progress:
         resume(folder, rounds=rounds, callbacks=[Opening(), *([] if quiet else [progress])])
