@@ -18,11 +18,20 @@ import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
+from fedtailor import registry  # noqa: E402
+
 torch.set_num_threads(1)
 
 # The same examples in every run, and no deadline: the first call of a torch kernel is slow.
 hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("steady")
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registry that forgets what a test adds."""
+    entries = {kind: dict(known) for kind, known in registry._entries.items()}
+    monkeypatch.setattr(registry, "_entries", entries)
 
 
 @pytest.fixture(scope="session")

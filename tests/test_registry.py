@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 import fedtailor.data
 import fedtailor.nn
 from fedtailor import Ditto, FedAvg, FedProx, Method, Proximal, WrongInput, registry
-from fedtailor.registry import Entry, entry, fits, load_plugin, names, parse, register, spell
+from fedtailor.registry import entry, fits, load_plugin, names, parse, register, spell
 
 KINDS = ("method", "model", "data", "partition")
 
@@ -267,14 +267,6 @@ def test_types(hint: Any, yes: list[Any], no: list[Any], words: str) -> None:
 
 
 # ---------- registering ----------
-
-
-@pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Entry]]:
-    """A registry that forgets what a test adds."""
-    entries = {kind: dict(known) for kind, known in registry._entries.items()}
-    monkeypatch.setattr(registry, "_entries", entries)
-    return entries
 
 
 PLUGIN = """

@@ -63,6 +63,7 @@ def test_clients_is_refused_where_the_partition_has_no_such_number(partition: ob
         load(dataset, partition, clients=4)  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("fresh")
 def test_a_source_of_ones_own_can_be_registered_and_named(dataset: Dataset) -> None:
     def mine(rows: int = 100) -> Dataset:
         """My data."""

@@ -85,8 +85,8 @@ def test_a_function_or_class_is_given_the_classes_and_shape_it_asks_for() -> Non
     assert make(functools.partial(Picky, width=6), classes=6, shape=(4,), seed=0).out_features == 6
 
 
-def test_a_registered_model_of_ones_own_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry._entries, "model", dict(registry._entries["model"]))
+@pytest.mark.usefixtures("fresh")
+def test_a_registered_model_of_ones_own_is_found_by_its_name() -> None:
     registry.register("model", "own")(Own)
     assert make("own", classes=5, shape=(4,), seed=0).head.out_features == 5
 
