@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 
 import fedtailor.data
 import fedtailor.nn
-from fedtailor import Ditto, FedAvg, FedProx, Method, Proximal, WrongInput, registry
+from fedtailor import Ditto, FedAvg, FedProx, Method, Proximal, WrongInput
 from fedtailor.registry import entry, fits, load_plugin, names, parse, register, spell
 
 KINDS = ("method", "model", "data", "partition")

@@ -349,6 +349,17 @@ def test_a_model_of_ones_own_must_be_given_again(whole: Path) -> None:
         resume(whole, federation=small_federation())
 
 
+def test_a_run_of_a_method_with_a_function_cannot_go_on(tmp_path: Path) -> None:
+    def convolution(name: str) -> bool:
+        return name.startswith("conv")
+
+    method = fedtailor.PartialFedFix(strategy=convolution)
+    with pytest.warns(UserWarning, match="cannot be resumed"):
+        federate(small_spec(method, rounds=1), small_federation(), out=tmp_path / "run")
+    with pytest.raises(WrongInput, match=r"<your own convolution>.*not in the record"):
+        go_on(tmp_path / "run")
+
+
 def test_fewer_rounds_than_done_are_refused(whole: Path) -> None:
     rows = RunFolder(whole).rows()
     with pytest.raises(WrongInput, match=f"has {ROUNDS} rounds already"):

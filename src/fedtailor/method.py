@@ -143,7 +143,7 @@ class Method:
     def __repr__(self) -> str:
         """As the command line reads it: `Proximal(FedAvg(), mu=0.1)`."""
         own = {f.name: getattr(self, f.name) for f in fields(self)} if is_dataclass(self) else dict[str, object]()
-        parts = [repr(v) if isinstance(v, Method) else f"{name}={v!r}" for name, v in own.items()]
+        parts = [repr(v) if isinstance(v, Method) else f"{name}={written(v)}" for name, v in own.items()]
         return f"{type(self).__name__}({', '.join(parts)})"
 
 
@@ -229,6 +229,13 @@ class Wrapper(Method):
 
     def explain_server(self, fed: Fed, server: State) -> dict[str, Tensor]:
         return self.inner.explain_server(fed, server["inner"])
+
+
+def written(value: object) -> str:
+    """A field's value as it is printed: a function of one's own by its name, in brackets that no text has."""
+    if callable(value):
+        return f"<your own {getattr(value, '__name__', type(value).__name__)}>"
+    return repr(value)
 
 
 def overrides(method: Method, hook: str) -> bool:

@@ -112,6 +112,8 @@ class RunSpec:
         named = plain.get("model")
         if model is None and named is not None and named.startswith("<"):
             raise WrongInput(f"the run used {named}, which is not in the record; give it again with model=")
+        if "<" in plain.get("method", ""):
+            raise WrongInput(f"the run used {plain['method']}, whose function is not in the record; start it again")
         fields = {field.name for field in dataclasses.fields(cls)}
         if plain.keys() != fields:
             raise WrongInput(

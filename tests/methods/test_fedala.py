@@ -12,6 +12,7 @@ import torch
 from nets import Frozen, Residual, normed
 from quadratic import SIZES, Line, TwoLayers, common, federation, play, regressions, same, squares, w_of
 from reference import Gradient, Model, close, descend, mean, two_layers, values
+from torch import Tensor, nn
 
 from fedtailor import (
     AdaptiveLocalAggregation,
@@ -19,6 +20,7 @@ from fedtailor import (
     Ditto,
     FedALA,
     FedAvg,
+    FedAvgC,
     FedBN,
     FedPer,
     FedProx,
@@ -136,6 +138,40 @@ def test_numpy_reference_with_two_of_three_clients_a_round(threshold: float, p: 
     assert any((w[i][n] != 1).any() for i in range(3) for n in names)
 
 
+def test_numpy_reference_in_mini_batches_of_a_sample() -> None:
+    # the optimiser's momentum and weight decay are for training; weights take plain steps, batch by batch
+    rows, share, eta, cap = regressions((6, 9, 4)), 0.6, 0.3, 3
+    method = FedALA(s=100 * share, eta=eta, threshold=0, cap=cap)
+    driver = play(method, federation(rows), Line(0.4, -0.1), 4, cohort=2, batch=2, momentum=0.9, weight_decay=0.05)
+    server = np.array([0.4, -0.1])
+    local, w, begun = [server] * 3, [np.ones(2)] * 3, [False] * 3
+
+    def slope(hat: np.ndarray, x: torch.Tensor, y: torch.Tensor) -> np.ndarray:
+        return 2 / len(y) * x.numpy().T @ (x.numpy() @ hat - y.numpy())
+
+    for row in driver.rows:
+        sent = []
+        for i in row["cohort"]:
+            client = driver.sites[i].client(row["round"])  # for the draws
+            update = server - local[i]
+            if update.any():
+                for epoch in range(1 if begun[i] else cap):
+                    for batch in client.sample(share).batches(epochs=1, stream=fedala.STREAM + epoch):
+                        w[i] = (w[i] - eta * slope(local[i] + update * w[i], batch.x, batch.y) * update).clip(0, 1)
+                begun[i] = True
+            theta, velocity = local[i] + update * w[i], np.zeros(2)
+            for batch in client.batches():
+                velocity = 0.9 * velocity + slope(theta, batch.x, batch.y) + 0.05 * theta
+                theta = theta - 0.1 * velocity
+            local[i] = theta
+            sent.append({"w": theta})
+        server = mean(sent, [(6, 9, 4)[i] for i in row["cohort"]])["w"]
+    close(common(driver), {"w": server}, 1e-9)
+    for i in range(3):
+        close(own_state(driver, i)["w"], {"w": w[i]}, 1e-9)
+    assert all((x != 1).any() for x in w)
+
+
 # The initial stage and what follows.
 
 
@@ -207,6 +243,21 @@ def test_a_new_random_subset_in_every_round(monkeypatch: pytest.MonkeyPatch) -> 
     assert all(sorted(rows) != list(range(min(rows), min(rows) + 10)) for rows in own)  # no contiguous slice
 
 
+def test_every_epoch_of_weight_learning_has_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders: list[tuple[float, ...]] = []
+
+    def spy(client, theta, **options: Any):
+        batches = client.batches(epochs=1, stream=options["stream"])
+        orders.append(tuple(value for batch in batches for value in batch.x[:, 0].tolist()))
+        return descend_(client, theta, **options)
+
+    descend_ = fedala.descend
+    monkeypatch.setattr(fedala, "descend", spy)
+    play(FedALA(s=100, threshold=0, cap=4), federation(regressions((12, 12))), Line(0.4, -0.1), 2, batch=3)
+    assert len(orders) == len(set(orders)) == 2 * 4
+    assert len({frozenset(order) for order in orders}) == 2  # the same rows each time
+
+
 def test_the_batch_of_weight_learning_is_the_local_one(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
 
@@ -224,7 +275,10 @@ def test_the_batch_of_weight_learning_is_the_local_one(monkeypatch: pytest.Monke
 # Limits.
 
 
-INNER = [FedAvg(), FedProx(mu=0.5), FedRep(), pFedMe(), Ditto(), PerFedAvg(), FedBN(), FedPer(), Local()]
+INNER = [
+    FedAvg(), FedProx(mu=0.5), FedRep(), pFedMe(), Ditto(), PerFedAvg(), FedBN(), FedPer(), Local(),
+    FedAvgC(ft_epochs=1),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("inner", INNER, ids=repr)
@@ -315,6 +369,30 @@ def test_a_frozen_first_layer_does_not_switch_it_off() -> None:
     assert bool(state["started"])
     assert set(state["w"]) == {"middle.weight", "middle.bias", "head.weight", "head.bias"}
     assert not torch.equal(state["w"]["middle.weight"], torch.ones(2, 50))
+
+
+class OneTensorMoves(nn.Module):
+    """Of its trained tensors, only the one in the middle ever gets a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.ones(2))
+        self.live = nn.Linear(2, 1, bias=False)
+        self.dead = nn.Linear(2, 3)
+        nn.init.constant_(self.dead.bias, -100.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.live(x) + torch.relu(self.dead(x)).sum(1, keepdim=True) + 0 * self.unused.sum()
+
+
+def test_one_tensor_that_differs_anywhere_is_enough_to_start() -> None:
+    driver = play(FedALA(p=3, eta=0.3, cap=3), federation(regressions(dtype=np.float32)), OneTensorMoves(), 3)
+    for i in range(3):
+        state = own_state(driver, i)
+        assert bool(state["started"])
+        assert (state["w"]["live.weight"] != 1).any()
+        for name in ("dead.weight", "dead.bias", "unused"):
+            assert state["w"][name].eq(1).all()
 
 
 def test_running_statistics_follow_the_mean_weight_of_their_layer() -> None:

@@ -2,23 +2,25 @@
 
 Luo and Wu, "Adapt to Adaptation: Learning Personalization for Cross-Silo Federated Learning", IJCAI 2022.
 
-    server keeps one core c_j for each client; sends client i the others'         Alg. 1
-    client i: w_i = sum_j p_ij c_j                                                Eq. 3
-              each batch: c_i <- c_i - lr   * grad_{c_i} F,                       Eq. 4; other cores are constants
-                          p_i <- p_i - lr_p * grad_{p_i} F                        Eq. 5
-              F = f_i(w_i) + lambda(r) mu ||p_i - p_0||^2,  p_0j = n_j / n        Eq. 6
+    server keeps one core c_j for each client; sends client i the others'
+    client i: w_i = sum_j p_ij c_j
+              each batch: c_i <- c_i - lr   * grad_{c_i} F = p_ii grad f_i(w_i)   other cores are constants
+                          p_i <- p_i - lr_p * grad_{p_i} F                        of f_i: <grad f_i(w_i), c_j>
+              F = f_i(w_i) + lambda(r) mu ||p_i - p_0||^2,  p_0j = n_j / n
     uploads c_i; p_i never leaves
 
-Deviations: (1) lambda(r) and its two forms are the paper's; its length is a share of the rounds (`L`). (2) With `M`, a
-client is sent M cores a round, first those never sent, then those it weighs most, and keeps what it was sent; the
-server learns |p_i| for that. (3) Buffers are mixed like weights.
+Deviations: (1) With `M`, a client is sent M cores a round, first those never sent, in random order, then those it
+weighs most; it keeps what it was sent, and the server learns p_i for that. Cores not sent yet are the first model. (2)
+Only what is trained is mixed: running statistics are those of w_i, from the client's own passes, because weights that
+may be negative and need not sum to one would give a negative variance. (3) Weight decay is for cores: it would pull p
+to zero instead of p_0.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -26,11 +28,13 @@ from torch import Tensor
 
 from fedtailor import tree
 from fedtailor.arch import Arch
-from fedtailor.local import Batch, Client, descend
+from fedtailor.local import SGD, Batch, Client, descend
 from fedtailor.method import Fed, Fitted, Method, Payload, Received, require
 from fedtailor.methods import mixing
 from fedtailor.registry import register
 from fedtailor.tree import State, Tree
+
+RELATION = ".p"  # p among the names that are descended on; no parameter's name starts with a dot
 
 
 @register("method", "APPLE")
@@ -46,6 +50,7 @@ class APPLE(Method):
 
     point = "adapted"
     sees = "models"
+    learns_start = True
     paper = "Luo and Wu, IJCAI 2022"
     citation = """@inproceedings{luo2022adapt,
   title     = {Adapt to Adaptation: Learning Personalization for Cross-Silo Federated Learning},
@@ -55,73 +60,84 @@ class APPLE(Method):
 }"""
 
     def __post_init__(self) -> None:
-        require(self.lr_p >= 0, "APPLE", f"lr_p={self.lr_p} must be 0 or more")
-        require(self.mu >= 0, "APPLE", f"mu={self.mu} must be 0 or more")
-        require(0 <= self.L <= 1, "APPLE", f"L={self.L} is a share of the rounds, from 0 to 1")
+        require(0 <= self.lr_p < math.inf, "APPLE", f"lr_p={self.lr_p} must be 0 or more")
+        require(0 <= self.mu < math.inf, "APPLE", f"mu={self.mu} must be 0 or more")
+        require(0 <= self.L <= 1, "APPLE", f"L={self.L} must be a share of the rounds, from 0 to 1")
+        allowed = self.scheduler in ("exponential", "cosine")
+        require(allowed, "APPLE", f"scheduler={self.scheduler!r} must be 'exponential' or 'cosine'")
         require(self.M is None or self.M >= 1, "APPLE", f"M={self.M} must be 1 or more, or None for all")
 
     def notes(self, arch: Arch, n: int) -> Iterator[str]:
         if self.lr_p == 0:
-            yield "APPLE: lr_p=0 leaves the relation vector at the clients' shares of the data for ever"
+            yield "APPLE: lr_p=0 leaves the relation vector at the clients' shares of the data, and mu has no effect"
+        elif 0 in (self.mu, self.L):
+            yield f"APPLE: {'mu=0' if self.mu == 0 else 'L=0'}, so nothing pulls p to the clients' shares of the data"
+        if n == 1:
+            yield "APPLE: a single client has only its own core to make its model of"
+        elif self.M is not None and n <= self.M:
+            yield f"APPLE: M={self.M}, but only {n - 1} other clients: all are sent"
 
     def init_client(self, fed: Fed, model: Tree) -> State:
-        state: State = {"p": (fed.sizes / fed.sizes.sum()).float(), "core": model}
-        if self.M is not None:
-            state["cores"] = tree.expand(model, fed.n)
-        return {**state, "p0": state["p"]}
+        p0 = (fed.sizes / fed.sizes.sum()).to(next(iter(model.values())))
+        state: State = {"p": p0, "p0": p0, "core": model}
+        return state if self.M is None else {**state, "cores": tree.expand(tree.pick(model, fed.arch.trainable), fed.n)}
 
     def init_server(self, fed: Fed, model: Tree) -> State:
         kept = mixing.keep(model, fed.n)
-        return {**kept, "sent": torch.eye(fed.n), "p": torch.zeros(fed.n, fed.n)} if self.M is not None else kept
+        return kept if self.M is None else {**kept, "sent": torch.eye(fed.n), "p": torch.zeros(fed.n, fed.n)}
 
     def send(self, fed: Fed, server: State, cohort: Tensor) -> Payload:
         if self.M is None:
-            others = torch.arange(fed.n).expand(len(cohort), -1)
-            ids = others[others != cohort[:, None]].reshape(len(cohort), fed.n - 1)
-            return Payload(peers=server["models"], peer_ids=ids)
-        ids = self.chosen(fed, server)[cohort]
+            everybody = torch.arange(fed.n).expand(len(cohort), -1)
+            ids = everybody[everybody != cohort[:, None]].reshape(len(cohort), fed.n - 1)
+        else:
+            ids = self.chosen(fed, server, self.M)[cohort]
         return Payload(peers=server["models"], peer_ids=ids)
 
-    def chosen(self, fed: Fed, server: State) -> Tensor:
-        """The M cores for every client: those never sent come first, then by |p|."""
-        wish: Tensor = server["p"].abs() + (server["sent"] == 0) * (server["p"].abs().max() + 1)
-        wish = wish.clone().fill_diagonal_(-torch.inf)
-        return wish.topk(min(self.M or 1, fed.n - 1), dim=1).indices.sort(dim=1).values
+    def chosen(self, fed: Fed, server: State, M: int) -> Tensor:
+        """The M cores for every client: those never sent come first, then the largest |p|."""
+        weight: Tensor = server["p"].abs().cpu()
+        new = weight.max() + 1 + fed.random("order", (fed.n, fed.n))
+        wish = torch.where(server["sent"].cpu() == 0, new, weight).fill_diagonal_(-torch.inf)
+        return wish.topk(min(M, fed.n - 1), dim=1).indices.sort(dim=1).values
+
+    def start(self, client: Client, state: State, got: Received) -> tuple[Tree, State]:
+        if self.M is not None and got.peer_ids is not None:
+            news = tree.pick(got.peers, state["cores"])
+            cores = {**state["cores"], **tree.put(tree.pick(state["cores"], news), got.peer_ids, news)}
+            state = {**state, "cores": cores}
+        return self.mixture(client, state, got, state["p"], state["core"]), state
+
+    def mixture(self, client: Client, state: State, got: Received, p: Tensor, core: Tree) -> Tree:
+        """w_i = p_ii c_i + sum_j p_ij c_j over what is trained and shared; the rest is the client's own."""
+        assert got.peer_ids is not None, "send gives them"
+        numbers = (got.peer_ids if self.M is None else torch.arange(len(p))).to(p.device)
+        others: Tree = got.peers if self.M is None else state["cores"]
+        share = torch.where(numbers == got.me, 0.0, p[numbers])  # one's own core is not among the constants
+
+        def mixed(own: Tensor, constants: Tensor) -> Tensor:
+            rest: Tensor = torch.tensordot(share.to(own.dtype), constants, dims=1)
+            return p[got.me].to(own.dtype) * own + rest
+
+        return {name: mixed(own, others[name]) if name in client.shared else own for name, own in core.items()}
 
     def fit(self, client: Client, state: State, model: Tree, got: Received) -> Fitted:
-        state = self.with_sent(state, got)
-        core = {**state["core"], **got.model}
-        others = self.others(state, got)
+        core: Tree = state["core"]
         p0, pull = state["p0"], self.mu * self.fading(client)
 
         def build(theta: Tree, batch: Batch) -> Tree:
-            return mixture(theta["p"], {name: theta[name] for name in core}, others, got)
+            return self.mixture(client, state, got, theta[RELATION], tree.drop(theta, {RELATION}))
 
-        rates = {name: self.lr_p if name == "p" else client.lr for name in (*core, "p")}
-        theta = descend(
-            client, {**core, "p": state["p"]}, build=build, lr=rates,
-            penalty=lambda theta: pull * (theta["p"] - p0).square().sum(),
+        core = descend(
+            client, {**core, RELATION: state["p"]}, build=build, opt=CoreAndRelation(client.opt),
+            lr={**dict.fromkeys(core, client.lr), RELATION: self.lr_p},
+            penalty=lambda theta: pull * (theta[RELATION] - p0).square().sum(),
         ).theta  # fmt: skip
-        p = theta.pop("p")
-        extra = {} if self.M is None else {"p": p}
-        return Fitted(theta, {**state, "core": theta, "p": p}, extra)
+        p = core.pop(RELATION)
+        return Fitted(core, {**state, "core": core, "p": p}, {} if self.M is None else {"p": p})
 
     def personalised(self, client: Client, state: State, got: Received) -> Tree:
-        state = self.with_sent(state, got)
-        return mixture(
-            state["p"], {**state["core"], **tree.pick(got.model, client.private)}, self.others(state, got), got
-        )
-
-    def with_sent(self, state: State, got: Received) -> State:
-        """The state after the cores that came are put among those kept, where only some are sent."""
-        if self.M is None or got.peer_ids is None:
-            return state
-        kept = {name: value for name, value in state["cores"].items() if name in got.peers}
-        return {**state, "cores": {**state["cores"], **tree.put(kept, got.peer_ids, got.peers)}}
-
-    def others(self, state: State, got: Received) -> Tree:
-        cores: Tree = got.peers if self.M is None else state["cores"]
-        return cores
+        return self.mixture(client, state, got, state["p"], state["core"])
 
     def fading(self, client: Client) -> float:
         """lambda(r): 1 in the first round, 0 after the share L of the rounds."""
@@ -134,25 +150,21 @@ class APPLE(Method):
         kept = mixing.remember(server, uploads["model"], cohort, fed.round)
         if self.M is None:
             return kept
+        at, p = cohort.to(server["p"].device), server["p"]
         sent = server["sent"].clone()
-        sent[cohort[:, None], self.chosen(fed, server)[cohort]] = 1
-        return {**kept, "sent": sent, "p": server["p"].index_copy(0, cohort, uploads["extra"]["p"])}
+        sent[at[:, None], self.chosen(fed, server, self.M)[cohort].to(at.device)] = 1
+        return {**kept, "sent": sent, "p": p.index_copy(0, at, uploads["extra"]["p"].to(p))}
 
     def explain(self, client: Client, state: State, got: Received) -> dict[str, Tensor]:
         return {"p": state["p"]}
 
 
-def mixture(p: Tensor, core: Tree, others: Tree, got: Received) -> Tree:
-    """w_i = p_ii c_i + sum_j p_ij c_j. `others` has a row for each of `got.peer_ids`, or one for every client."""
-    everybody = len(p) == len(next(iter(others.values()), p))
-    numbers = torch.arange(len(p), device=p.device) if everybody else got.peer_ids
-    assert numbers is not None, "send gives them"
-    share = torch.where(numbers == got.me, 0.0, p[numbers])  # one's own core is not among the constants
+@dataclass(frozen=True)
+class CoreAndRelation:
+    """The run's optimiser for both, each clipped by itself, and no weight decay on p."""
 
-    def mixed(own: Tensor, constants: Tensor) -> Tensor:
-        if not own.is_floating_point():
-            return own
-        rest: Tensor = torch.tensordot(share.to(own.dtype), constants, dims=1)
-        return p[got.me].to(own.dtype) * own + rest
+    opt: SGD
 
-    return {name: mixed(own, others[name]) if name in others else own for name, own in core.items()}
+    def step(self, theta: Tree, grads: Tree, state: State, lr: float | Mapping[str, float]) -> State:
+        state = self.opt.step(theta, tree.drop(grads, {RELATION}), state, lr)
+        return replace(self.opt, weight_decay=0.0).step(theta, tree.pick(grads, {RELATION}), state, lr)

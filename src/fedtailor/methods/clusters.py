@@ -25,12 +25,12 @@ def visible(kept: State, fed: Fed, k: int, grouping: Grouping) -> Tensor:
     that keep these are as good as the models). `nearest` takes the ceil((n - 1) / k) nearest. A client that has sent
     nothing yet cannot be compared: it sees everybody where there is one cluster, and otherwise nobody.
     """
-    known: Tensor = kept["seen"] > 0
+    known: Tensor = (kept["seen"] > 0).cpu()
     others: Tensor = known[None, :] & ~torch.eye(fed.n, dtype=torch.bool)
     if k == 1 and grouping != "meanshift":
         return others
     others &= known[:, None]
-    squared = mixing.squared_distances(kept["models"], fed.arch.trainable)
+    squared = mixing.squared_distances(kept["models"], fed.arch.trainable).cpu()
     if grouping == "nearest":
         far = torch.where(others, squared, torch.inf)
         near = far.topk(math.ceil((fed.n - 1) / k), dim=1, largest=False).indices
@@ -38,7 +38,7 @@ def visible(kept: State, fed: Fed, k: int, grouping: Grouping) -> Tensor:
     who = known.nonzero()[:, 0]
     seed = schedule.torch_seed(fed.seed, "clusters", fed.round) % 2**32
     labels = torch.full((fed.n,), -1)
-    labels[who] = torch.from_numpy(labels_of(squared[who][:, who].cpu().numpy(), k, grouping, seed))
+    labels[who] = torch.from_numpy(labels_of(squared[who][:, who].numpy(), k, grouping, seed))
     return others & (labels[:, None] == labels[None, :])
 
 
@@ -48,7 +48,7 @@ def labels_of(squared: NDArray[np.float64], k: int, grouping: Grouping, seed: in
 
     alike = np.unique(squared == 0, axis=0, return_inverse=True)[1].reshape(-1)  # numbers the different points
     count = len(squared)
-    if count < 2 or alike.max() < k and grouping == "kmeans":
+    if count < 2 or (alike.max() < k and grouping == "kmeans"):
         return np.asarray(alike, dtype=np.int64)
     points = coordinates(squared / max(squared.max(), np.finfo(float).tiny))  # of any size: clusters have no unit
     if grouping == "kmeans":

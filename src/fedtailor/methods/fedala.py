@@ -29,8 +29,10 @@ from torch import Tensor
 from fedtailor import tree
 from fedtailor.arch import Arch
 from fedtailor.local import SGD, Client, descend
-from fedtailor.method import Fed, Fitted, Method, Received, Wrapper, require
+from fedtailor.method import Fed, Fitted, Method, Payload, Received, Wrapper, overrides, require
+from fedtailor.methods.fedamp import MessagePassing
 from fedtailor.methods.fedavg import FedAvg
+from fedtailor.methods.proximal import innermost
 from fedtailor.registry import register
 from fedtailor.tree import State, Tree
 
@@ -80,6 +82,12 @@ class AdaptiveLocalAggregation(Wrapper):
             f"{type(self.inner).__name__} itself mixes models on each client by what it learned; there is no one model "
             "received that would overwrite the client's own; use ALA around another method, such as FedAvg()",
         )
+        base = innermost(self.inner)
+        check(
+            not isinstance(base, MessagePassing) or base.start_at == "u",
+            f"with start_at='own' a client of {type(base).__name__} goes on from its own model, so nothing received "
+            "would overwrite it; choose start_at='u'",
+        )
 
     def notes(self, arch: Arch, n: int) -> Iterator[str]:
         yield from self.inner.notes(arch, n)
@@ -112,6 +120,17 @@ class AdaptiveLocalAggregation(Wrapper):
             "started": torch.zeros((), dtype=torch.bool, device=device),
             "losses": torch.full((max(self.cap, self.later_epochs),), torch.inf, device=device),
         }
+
+    def send(self, fed: Fed, server: State, cohort: Tensor) -> Payload:
+        """What `inner` sends, which tells whether there is a model that would overwrite the client's own."""
+        payload = super().send(fed, server, cohort)
+        base, who = innermost(self.inner), "AdaptiveLocalAggregation"
+        name, instead = type(base).__name__, "use ALA around another method, such as FedAvg()"
+        one = "model" in payload.common or "model" in payload.own
+        require(one, who, f"a client of {name} receives no one model that would overwrite its own; {instead}")
+        phases = bool(payload.static) and overrides(base, "start")
+        require(not phases, who, f"{name} has phases in which a client goes on from its own model; {instead}")
+        return payload
 
     def start(self, client: Client, state: State, got: Received) -> tuple[Tree, State]:
         received, state = super().start(client, state, got)

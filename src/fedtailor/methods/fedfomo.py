@@ -2,25 +2,28 @@
 
 Zhang et al., "Personalized Federated Learning with First Order Model Optimization", ICLR 2021.
 
-    server sends client i the M models with the largest P_i                       Sec. 3.2
-    client i: q_j = max(0, (L_val(w_i) - L_val(w_j)) / ||w_j - w_i||)             Eq. 3, on a held-out part
-              w_i <- w_i + sum_j q_j / sum_h q_h * (w_j - w_i)                    Eq. 4, 5; all q zero: w_i stays
-              E epochs of SGD on the other part; uploads w_i and the raw scores
+    server sends client i the M models with the largest P_i, some of them drawn at random (epsilon-greedy)
+    client i: q_j = max(0, (L_val(w_i) - L_val(w_j)) / ||w_j - w_i||)             on a held-out part
+              w_i <- w_i + sum_j q_j / sum_h q_h * (w_j - w_i)                    all q zero: w_i stays
+              E epochs of SGD on the other part; uploads w_i and the scores, which are q before the max
     server: P_ij <- P_ij + score_ij
 
 Deviations: (1) the validation part is a fixed share of the *training* rows; the run's validation rows are for selection
-and no method sees them. (2) A client keeps its own model, so that only the M others are sent. (3) Ties in P are broken
-at random, or the first clients would always be sent. (4) Two equal models have no direction: their weight is zero.
+and no method sees them. (2) A client keeps its own model, so that only others are sent. (3) Ties in P are broken at
+random, or the first clients would always be sent. (4) A model that never was trained is not sent. (5) Two equal models
+have no direction, and a model without a finite loss is no gain: their scores are zero.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedtailor import tree
+from fedtailor.arch import Arch
 from fedtailor.local import Client, descend
 from fedtailor.method import Fed, Fitted, Method, Payload, Received, require
 from fedtailor.methods import mixing
@@ -35,10 +38,11 @@ class FedFomo(Method):
 
     M: int = 5  # models sent to each client
     holdout: float = 0.2  # share of the training rows that the scores are taken on
-    epsilon: float = 0.3  # chance that a place goes to a random client, in the first round
+    epsilon: float = 0.3  # chance that one of the M places goes to a client drawn at random, in the first round
     epsilon_decay: float = 0.05  # taken off it each round
 
     sees = "models"
+    learns_start = True
     paper = "Zhang et al., ICLR 2021"
     citation = """@inproceedings{zhang2021personalized,
   title     = {Personalized Federated Learning with First Order Model Optimization},
@@ -53,40 +57,50 @@ class FedFomo(Method):
         require(0 <= self.epsilon <= 1, "FedFomo", f"epsilon={self.epsilon} must be from 0 to 1")
         require(self.epsilon_decay >= 0, "FedFomo", f"epsilon_decay={self.epsilon_decay} must be 0 or more")
 
+    def notes(self, arch: Arch, n: int) -> Iterator[str]:
+        if n == 1:
+            yield "FedFomo: a single client has nobody's model to mix in; it trains alone, on the rows not held out"
+        elif n <= self.M:
+            yield f"FedFomo: M={self.M}, but only {n - 1} other clients: all are sent, and epsilon has no effect"
+
     def init_client(self, fed: Fed, model: Tree) -> State:
-        return {"own": model, "scores": torch.zeros(fed.n), "weights": torch.zeros(fed.n)}
+        none = next(iter(model.values())).new_zeros(fed.n)
+        return {"own": model, "scores": none, "weights": none}
 
     def init_server(self, fed: Fed, model: Tree) -> State:
-        return {**mixing.keep(model, fed.n), "P": torch.eye(fed.n)}
+        return {**mixing.keep(model, fed.n), "P": torch.eye(fed.n, dtype=torch.float64)}
 
     def send(self, fed: Fed, server: State, cohort: Tensor) -> Payload:
-        wanted: Tensor = server["P"] + 1e-9 * fed.random("ties", (fed.n, fed.n))
+        trained = (server["seen"] > 0).tolist()
+        places = min(self.M, fed.n - 1)
         epsilon = max(0.0, self.epsilon - self.epsilon_decay * (fed.round - 1))
-        lucky = fed.random("explore", (fed.n, fed.n)) < epsilon
-        wanted = torch.where(lucky, wanted.max() + 1 + fed.random("order", (fed.n, fed.n)), wanted)
-        wanted.fill_diagonal_(-torch.inf)
-        count = min(self.M, fed.n - 1)
-        ids = wanted[cohort].topk(count, dim=1).indices.sort(dim=1).values
+        at_random = (fed.random("explore", (fed.n, places)) < epsilon).sum(1).tolist()
+        orders = fed.random("order", (fed.n, fed.n)).argsort(1).tolist()
+        ids = torch.full((len(cohort), places), -1)
+        for row, i in zip(ids, cohort.tolist(), strict=True):
+            others = [j for j in orders[i] if j != i and trained[j]]
+            affinity = server["P"][i].tolist()
+            best = sorted(others, key=affinity.__getitem__, reverse=True)[: places - at_random[i]]
+            sent = sorted([*best, *(j for j in others if j not in best)][:places])
+            row[: len(sent)] = torch.tensor(sent, dtype=torch.int64)
         return Payload(peers=server["models"], peer_ids=ids)
 
     def start(self, client: Client, state: State, got: Received) -> tuple[Tree, State]:
         own: Tree = {**state["own"], **got.model}
         assert got.peer_ids is not None, "send gives them"
         _, held = client.holdout(self.holdout)
-        at_own = mean_loss(held, own)
-        scores, weights = torch.zeros_like(state["scores"]), torch.zeros_like(state["weights"])
         places = range(len(got.peer_ids) if held.size else 0)
-        for place in places:
-            peer = {**own, **tree.join(lambda t, place=place: t[place], got.peers)}
-            distance = tree.sqdist(peer, own, client.shared).sqrt()
-            gain = (at_own - mean_loss(held, peer)) / torch.where(distance > 0, distance, torch.inf)
-            scores = scores.index_fill(0, got.peer_ids[place], 0.0).index_add(
-                0, got.peer_ids[place, None], gain.to(scores)[None]
-            )
+        peers = [{**own, **tree.join(lambda t, place=place: t[place], got.peers)} for place in places]
+        at_own = mean_loss(held, own) if peers else torch.zeros(())
+        gains = [gain(at_own - mean_loss(held, peer), tree.sqdist(peer, own, client.shared).sqrt()) for peer in peers]
+        scores = torch.zeros_like(state["scores"])
+        ids = got.peer_ids.to(scores.device)
+        if gains:
+            scores = scores.index_copy(0, ids, torch.stack(gains).to(scores))
         weights = scores.clamp(min=0)
         total = weights.sum()
         weights = weights / torch.where(total > 0, total, 1.0)
-        chosen = weights[got.peer_ids]
+        chosen = weights[ids]
 
         def mixed(x: Tensor, others: Tensor) -> Tensor:
             if not x.is_floating_point():
@@ -106,7 +120,7 @@ class FedFomo(Method):
         affinity: Tensor = server["P"]
         return {
             **mixing.remember(server, uploads["model"], cohort, fed.round),
-            "P": affinity.index_add(0, cohort, uploads["extra"]["scores"]),
+            "P": affinity.index_add(0, cohort.to(affinity.device), uploads["extra"]["scores"].to(affinity)),
         }
 
     def explain(self, client: Client, state: State, got: Received) -> dict[str, Tensor]:
@@ -114,6 +128,12 @@ class FedFomo(Method):
 
     def explain_server(self, fed: Fed, server: State) -> dict[str, Tensor]:
         return {"affinity": server["P"]}
+
+
+def gain(less: Tensor, distance: Tensor) -> Tensor:
+    """How much less is lost, for each unit of the way; zero where there is no way or no finite loss."""
+    slope = less / torch.where(distance > 0, distance, torch.inf)
+    return torch.where(slope.isfinite(), slope, 0.0)
 
 
 def mean_loss(client: Client, model: Tree) -> Tensor:

@@ -20,8 +20,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
+from fedtailor import tree
 from fedtailor.arch import Arch
 from fedtailor.local import Batch, Client, descend
 from fedtailor.method import Fed, Method, Received, require
@@ -56,6 +58,7 @@ class FedHealth(Method):
         require(
             min(self.cloud_epochs, self.ft_epochs) >= 0, "FedHealth", "cloud_epochs and ft_epochs must be 0 or more"
         )
+        require(self.align in ("coral", "none"), "FedHealth", f"align={self.align!r} must be 'coral' or 'none'")
         require(0 < self.share < 1, "FedHealth", f"share={self.share} must be between 0 and 1")
 
     @property
@@ -63,6 +66,8 @@ class FedHealth(Method):
         return self.share
 
     def notes(self, arch: Arch, n: int) -> Iterator[str]:
+        if self.ft_epochs == 0:
+            yield "FedHealth: with ft_epochs=0 nothing is transferred; the model tested is the one for all"
         if self.align == "coral" and self.eta_c == 0:
             yield "FedHealth: eta_c=0 takes the alignment away; write align='none' if that is meant"
         if self.align == "coral" and linear_layers(arch) <= arch.head:
@@ -70,14 +75,21 @@ class FedHealth(Method):
 
     def init_server(self, fed: Fed, model: Tree) -> State:
         assert fed.public is not None, "public_share asks for public rows"
-        return {"model": descend(fed.public, model, epochs=self.cloud_epochs).theta}
+        require(
+            bool(linear_layers(fed.arch)),
+            "FedHealth",
+            "the model has no linear layer that the transfer could train; use one that has, such as dnn",
+        )
+        statistics = tree.pick(fed.arch.values(), fed.arch.buffers)  # the server's own, where the clients keep theirs
+        cloud = descend(fed.public, {**statistics, **model}, epochs=self.cloud_epochs).theta
+        return {"model": {name: cloud[name] for name in model}}
 
     def personalised(self, client: Client, state: State, got: Received) -> Tree:
         only = linear_layers(client.arch)
-        if self.align == "none":
+        steps = sum(1 for _ in client.batches(epochs=self.ft_epochs))
+        public = list(client.with_public_rows().batches(steps=steps))
+        if self.align == "none" or self.eta_c == 0 or not public:
             return descend(client, got.model, only=only, epochs=self.ft_epochs).theta
-        own = list(client.batches(epochs=self.ft_epochs))
-        public = list(client.with_public_rows().batches(steps=len(own))) if own else []
 
         def loss(model: Tree, batch: Batch) -> tuple[Tensor, Tree]:
             own_loss, buffers = client.loss(model, batch)
@@ -89,15 +101,18 @@ class FedHealth(Method):
 
 def linear_layers(arch: Arch) -> frozenset[str]:
     """Trained names of the linear layers, and of the norms that follow them."""
-    linear = [names for path, names in arch.layers.items() if isinstance(arch.net.get_submodule(path), nn.Linear)]
-    return frozenset(name for names in linear for name in names) & arch.trainable
+    linear = arch.of_type(nn.Linear)
+    layers = [names for names in arch.layers.values() if names[0] in linear]
+    return frozenset(name for names in layers for name in names) & arch.trainable
 
 
 def coral(a: Tensor, b: Tensor) -> Tensor:
-    """Squared distance of the two covariance matrices over 4 h^2."""
+    """Squared distance of the two covariance matrices over 4 h^2; a single row has none, and is aligned to nothing."""
+    if min(len(a), len(b)) < 2:
+        return torch.zeros((), device=a.device)
     return (covariance(a) - covariance(b)).square().sum() / (4 * a.shape[1] ** 2)
 
 
 def covariance(features: Tensor) -> Tensor:
     centred = features - features.mean(0)
-    return centred.T @ centred / max(1, len(features) - 1)
+    return centred.T @ centred / (len(features) - 1)

@@ -7,9 +7,8 @@ Li et al., "FedPHP: Federated Personalization with Inherited Private Models", EC
               p_i <- mu_t p_i + (1 - mu_t) w_i,  mu_t = min(mu_max, mu_max c_i / max(1, rho T))
     w <- sum_i n_i / n * w_i
 
-c_i counts the rounds that client i took part in, rho is the share of clients in a cohort.
-Deviations: (1) the kernels are five Gaussians whose widths follow the mean squared distance within the batch. (2) rho
-is sent along, as one number.
+c_i counts the rounds that client i took part in before this one, rho is the share of clients in a cohort.
+Deviations: (1) rho is sent along, as one number. (2) Counters of batch norm are not mixed: p_i has those of w_i.
 """
 
 from __future__ import annotations
@@ -56,12 +55,16 @@ class FedPHP(Method):
             "FedPHP",
             f"lambda_r={self.lambda_r} must be 0 or more and below 1, or nothing is learned",
         )
+        allowed = self.regulariser in ("mmd", "kd")
+        require(allowed, "FedPHP", f"regulariser={self.regulariser!r} must be 'mmd' or 'kd'")
 
     def notes(self, arch: Arch, n: int) -> Iterator[str]:
         if self.mu_max == 0:
             yield "FedPHP: mu_max=0 inherits nothing; the personal model is the local one, as in FTL"
         if self.lambda_r == 0:
             yield "FedPHP: lambda_r=0 takes the regulariser away; the personal model teaches nothing"
+        elif self.regulariser == "mmd" and arch.trainable <= arch.head:
+            yield "FedPHP: only the last layer is trained, and 'mmd' compares its inputs; 'kd' compares the outputs"
 
     def init_client(self, fed: Fed, model: Tree) -> State:
         return {"p": model, "count": torch.zeros(())}
@@ -76,18 +79,20 @@ class FedPHP(Method):
             own, buffers = client.loss(student, batch)
             return (1 - self.lambda_r) * own + self.lambda_r * self.pull(client, student, teacher, batch), buffers
 
-        w = descend(client, model, loss=loss).theta
-        count = state["count"] + 1
+        w = descend(client, model, loss=loss if self.lambda_r else None).theta
+        count = state["count"]  # 0 at first, so that nothing of the initial values is inherited
         keep = self.mu_max * (count / (got.extra["rho"] * client.rounds).clamp(min=1)).clamp(max=1)
-        return Fitted(w, {"p": tree.lerp(w, teacher, keep), "count": count})
+        p = {**tree.lerp(w, teacher, keep), **tree.pick(w, client.arch.counters)}
+        return Fitted(w, {"p": p, "count": count + 1})
 
     def pull(self, client: Client, student: Tree, teacher: Tree, batch: Batch) -> Tensor:
-        """R: what draws the student towards the frozen teacher."""
+        """R: what draws the student towards the frozen teacher, which answers as it does when it is tested."""
         arch = client.arch
         if self.regulariser == "mmd":
-            return mmd(arch.features(student, batch.x), arch.features(teacher, batch.x).detach())
-        target = (arch.apply(teacher, batch.x)[0].detach() / TEMPERATURE).softmax(1)
-        return -(target * arch.apply(student, batch.x)[0].log_softmax(1)).sum(1).mean()
+            return mmd(arch.features(student, batch.x), arch.features(teacher, batch.x, train=False).detach())
+        out, target = arch.apply(student, batch.x)[0], arch.apply(teacher, batch.x, train=False)[0].detach()
+        require(out.shape[1] > 1, "FedPHP", "regulariser='kd' needs classes, and the model has one output; take 'mmd'")
+        return -((target / TEMPERATURE).softmax(1) * out.log_softmax(1)).sum(1).mean()
 
     def personalised(self, client: Client, state: State, got: Received) -> Tree:
         p: Tree = state["p"]
@@ -95,11 +100,11 @@ class FedPHP(Method):
 
 
 def mmd(a: Tensor, b: Tensor) -> Tensor:
-    """Squared maximum mean discrepancy; Gaussian kernels of 1/4 to 4 times the mean squared distance."""
+    """Squared maximum mean discrepancy; the kernel is a sum of Gaussians, 1/4 to 4 times the mean squared distance."""
     both = torch.cat([a, b])
     squared = (both[:, None] - both[None]).square().sum(-1)
     width = squared.detach().sum() / max(1, len(both) ** 2 - len(both))
     width = torch.where(width > 0, width, 1.0)
-    kernel = torch.stack([(-squared / (width * scale)).exp() for scale in (0.25, 0.5, 1.0, 2.0, 4.0)]).mean(0)
+    kernel = torch.stack([(-squared / (width * scale)).exp() for scale in (0.25, 0.5, 1.0, 2.0, 4.0)]).sum(0)
     n = len(a)
     return kernel[:n, :n].mean() + kernel[n:, n:].mean() - 2 * kernel[:n, n:].mean()

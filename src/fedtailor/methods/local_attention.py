@@ -73,11 +73,22 @@ class LocalAttention(Wrapper):
         require(k is None or (k >= 1 and k % 2 == 1), name, f"eca_kernel={k} must be odd and 1 or more, such as 3")
         widths = self.ca_hidden
         require(widths is None or all(m >= 1 for m in widths), name, f"ca_hidden={widths} must be widths of 1 or more")
+        require(
+            not (self.private and self.inner.public_share), name,
+            f"the server of {self.inner!r} trains on public rows, and what is private to the clients it lacks; "
+            "choose private=False, or an inner method such as FedAvg()",
+        )  # fmt: skip
         object.__setattr__(self, "weighting", self.weighting or self.inner.weighting)
 
     def build(self, net: nn.Module) -> nn.Module:
         net = super().build(net)
         places = [(path, module.channels) for path, module in net.named_modules() if isinstance(module, Slot)]
+        filled = any(isinstance(module, AttentionBlock) for module in net.modules())
+        require(
+            bool(places) or not filled, "LocalAttention",
+            "the model has no place for attention left, as each holds a block already; use LocalAttention once, with "
+            "kind='hybrid' for several kinds side by side",
+        )  # fmt: skip
         require(
             bool(places), "LocalAttention",
             "the model has no place for attention; choose one that has, such as lenet_bn or alexnet_bn, or put a "

@@ -33,7 +33,8 @@ from fedtailor.arch import Arch
 from fedtailor.method import Fed, Method, Payload, Point, Wrapper, require
 from fedtailor.methods import mixing
 from fedtailor.methods.fedavg import FedAvg
-from fedtailor.methods.proximal import Proximal
+from fedtailor.methods.pfedme import pFedMe
+from fedtailor.methods.proximal import Proximal, innermost
 from fedtailor.registry import WrongInput, register
 from fedtailor.tree import State, Tree
 
@@ -91,6 +92,9 @@ class ComponentAttention(Wrapper):
             yield "ComponentAttention: with one client there is nobody else to attend to"
         elif self.sigma == 0:
             yield "ComponentAttention: with sigma=0 attention is uniform, and every drawn client gets the same mean"
+        base = innermost(self.inner)
+        if isinstance(base, pFedMe) and base.beta != 1:
+            yield f"ComponentAttention: it replaces the server's mean, so that beta={base.beta} of pFedMe has no effect"
         yield from super().notes(arch, n)
 
     def init_server(self, fed: Fed, model: Tree) -> State:
@@ -98,7 +102,7 @@ class ComponentAttention(Wrapper):
 
     def send(self, fed: Fed, server: State, cohort: Tensor) -> Payload:
         payload = super().send(fed, server, cohort)
-        if payload.common.keys() != {"model"} or payload.own or payload.peers:
+        if payload.common.keys() != {"model"} or payload.own or payload.peers or payload.static:
             raise WrongInput(
                 f"ComponentAttention: the server of {self.inner!r} sends more than one model for all, and attention "
                 "can replace no more than a mean; choose an inner method such as FedAvg() or pFedMe()"

@@ -4,38 +4,45 @@ Sun et al., "PartialFed: Cross-Domain Personalized Federated Learning via Partia
 
     client c: W_init[i] <- W_t[i] where A[i] = 1, its own last W_{t-1}^c[i] where A[i] = 0     Eq. 2
               E epochs of SGD from W_init; keeps and uploads W_t^c, all of it                  Alg. 1
-    server:   W_{t+1} <- sum_c n_c / n * W_t^c
+    server:   W_{t+1} <- sum_c n_c / n * W_t^c                                                 Eq. 1
 
 Fix: A is stated, by one of the paper's names or a predicate of one's own. Adaptive: A is learned,
 
     u[i, j] = softmax_j((log alpha[i, j] + g_ij) / tau),  g = -log(-log U)                     Eq. 5
-    each batch: group i from L (own last) or G (global), as the hard u says                    Eq. 6, Alg. 2
+    each batch: group i from L (own last) or G (global), as the larger of u[i] says            Eq. 6, Alg. 2
                 f_m batches: a step on the branch that was selected; then f_s batches: a step on alpha
-    end of the round: W_t^c[i] <- alpha[i, 0] L[i] + alpha[i, 1] G[i], fine-tuned              soft
+    end of the round: W_t^c[i] <- alpha[i, 0] L[i] + alpha[i, 1] G[i], fine-tuned              section 4.1, soft
 
 Deviations: (1) Eq. 3 prints A = 1 for what its text keeps local; A = 1 is global here, as in Eq. 2 and the tables.
 (2) A client's first round loads everything, for it has no values of its own. (3) The appendix with rates, f_m, f_s and
 the annealing of tau is not part of the text: ours are stated as defaults. (4) alpha is held as logits and learned with
-Adam: at the model's own rate plain SGD leaves it where it starts.
+Adam: at the model's own rate plain SGD leaves it where it starts. (5) The batch index of Alg. 2 runs on from round to
+round; begun anew in each, it would never let a client of few batches learn its strategy. (6) What a plug-in keeps
+private has no global value: it is always the client's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import Literal
+from math import inf
+from typing import Literal, get_type_hints
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fedtailor import tree
 from fedtailor.arch import Arch
 from fedtailor.local import SGD, Adam, Batch, Client, Optimiser, descend
 from fedtailor.method import Fed, Fitted, Method, Received, require
 from fedtailor.methods.groups import Level, groups, loaded_by
-from fedtailor.registry import register
+from fedtailor.registry import fits, register, spell
 from fedtailor.tree import State, Tree
+
+LOCAL, GLOBAL = "L/", "G/"  # the two branches of every tensor
+TINY = 1e-6  # noise and alpha are held so far from 0 and 1, where their logarithm ends
 
 PAPER = "Sun et al., NeurIPS 2021"
 CITATION = """@inproceedings{sun2021partialfed,
@@ -51,11 +58,15 @@ CITATION = """@inproceedings{sun2021partialfed,
 class PartialFedFix(Method):
     """Loads a stated part of the global model; the rest goes on from the client's own last values."""
 
-    strategy: str | Callable[[str], bool] = "w/o BN"  # what is loaded: "s1-s2", "w/o BN&fc", "AaBb", or names -> bool
+    strategy: str | Callable[[str], bool] = "w/o BN"  # $A$, what is loaded: "s1-s2", "w/o BN&fc", "conv1.*"
 
     point = "trained"
     finish_epochs = 5
     paper, citation = PAPER, CITATION
+
+    def __post_init__(self) -> None:
+        what = f"strategy={self.strategy!r} must be a text such as 'w/o BN', or a function of a tensor's name"
+        require(isinstance(self.strategy, str) or callable(self.strategy), "PartialFedFix", what)
 
     def loaded(self, arch: Arch) -> frozenset[str]:
         """Names taken from the global model."""
@@ -65,19 +76,19 @@ class PartialFedFix(Method):
 
     def notes(self, arch: Arch, n: int) -> Iterator[str]:
         loaded = self.loaded(arch)
+        if not isinstance(self.strategy, str):
+            yield f"{self!r}: no record can hold a function, so this run cannot be resumed; with 'conv1.*' it can"
         if not loaded:
-            yield f"PartialFedFix: strategy={self.strategy!r} loads nothing, which is training alone"
+            yield f"{self!r} loads nothing, which is training alone"
         if len(loaded) == len(arch.names):
-            yield f"PartialFedFix: strategy={self.strategy!r} loads everything, which is FedAvg tested after training"
+            yield f"{self!r} loads everything, which is FedAvg tested after training"
 
     def init_client(self, fed: Fed, model: Tree) -> State:
-        return {"local": model, "seen": torch.zeros(())}
+        return first_state(model)
 
     def start(self, client: Client, state: State, got: Received) -> tuple[Tree, State]:
-        loaded, first = self.loaded(client.arch), state["seen"] == 0
-        local: Tree = state["local"]
-        model = {n: g if n in loaded else torch.where(first, g, local[n]) for n, g in got.model.items()}
-        return model, state
+        own, loaded = own_last(state, got.model), self.loaded(client.arch)
+        return {n: g if n in loaded else own[n] for n, g in got.model.items()}, state
 
     def fit(self, client: Client, state: State, model: Tree, got: Received) -> Fitted:
         trained = descend(client, model).theta
@@ -108,10 +119,15 @@ class PartialFedAdaptive(Method):
     paper, citation = PAPER, CITATION
 
     def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for name, value in ((field.name, getattr(self, field.name)) for field in fields(self)):
+            require(fits(value, hints[name]), "PartialFedAdaptive", f"{name}={value!r} must be {spell(hints[name])}")
         for holds, what in (
-            (self.f_m >= 1 and self.f_s >= 0, f"f_m={self.f_m} must be 1 or more, f_s={self.f_s} 0 or more"),
-            (self.alpha_lr >= 0, f"alpha_lr={self.alpha_lr} must be 0 or more"),
+            (self.f_m >= 1, f"f_m={self.f_m} must be 1 or more"),
+            (self.f_s >= 0, f"f_s={self.f_s} must be 0 or more"),
+            (0 <= self.alpha_lr < inf, f"alpha_lr={self.alpha_lr} must be 0 or more, and finite"),
             (0 < self.tau_min <= self.tau, f"tau_min={self.tau_min} must be above 0 and at most tau={self.tau}"),
+            (self.tau < inf, f"tau={self.tau} must be finite"),
             (0 < self.tau_decay <= 1, f"tau_decay={self.tau_decay} must be above 0 and up to 1"),
             (self.finetune_epochs >= 0, f"finetune_epochs={self.finetune_epochs} must be 0 or more"),
         ):
@@ -120,89 +136,87 @@ class PartialFedAdaptive(Method):
     def notes(self, arch: Arch, n: int) -> Iterator[str]:
         if self.alpha_lr == 0 or (self.f_s == 0 and not self.shared_batches):
             yield "PartialFedAdaptive: the strategy is never learned with alpha_lr=0 or f_s=0; it stays a fair coin"
+        inert = {"f_m": self.shared_batches, "f_s": self.shared_batches, "finetune_epochs": self.merge == "hard"}
+        for option in inert:
+            if inert[option] and getattr(self, option) != getattr(PartialFedAdaptive, option):
+                yield f"PartialFedAdaptive: {option}={getattr(self, option)} has no effect in {self!r}"
 
     def init_client(self, fed: Fed, model: Tree) -> State:
-        k = len(groups(fed.arch, self.level))
-        alpha = torch.full((k, 2), 0.5) if self.projection else torch.zeros(k, 2)
-        zero = torch.zeros(())
-        adam = {"m": {"alpha": torch.zeros(k, 2)}, "v": {"alpha": torch.zeros(k, 2)}, "t": {"alpha": zero}}
-        return {"local": model, "seen": zero, "alpha": alpha, "index": zero, "adam": adam}
+        like = next(iter(model.values()))
+        none = like.new_zeros(len(groups(fed.arch, self.level)), 2)
+        return {
+            **first_state(model), "alpha": none + 0.5 if self.projection else none,
+            "index": like.new_zeros((), dtype=torch.int64),
+            "adam": {"m": {"alpha": none}, "v": {"alpha": none}, "t": {"alpha": like.new_zeros(())}},
+        }  # fmt: skip
 
     def fit(self, client: Client, state: State, model: Tree, got: Received) -> Fitted:
-        first, local = state["seen"] == 0, state["local"]
-        names = {name: i for i, (_, group) in enumerate(groups(client.arch, self.level)) for name in group}
-        theta: Tree = {f"L/{n}": torch.where(first, g, local[n]) for n, g in model.items()}
-        theta |= {f"G/{n}": g for n, g in model.items()} | {"alpha": state["alpha"]}
-        tau = max(self.tau_min, self.tau * self.tau_decay ** (client.round - 1))  # as AdaShare anneals it
-        rates = {name: self.alpha_lr if name == "alpha" else client.lr for name in theta}
-        trained = [b + n for b in ("L/", "G/") for n in model if n in client.arch.trainable] + ["alpha"]
-        opt = Branches(client.opt, Adam() if self.alpha_optimizer == "adam" else SGD())
+        places = self.places(client)
+        theta: Tree = {
+            **{LOCAL + n: own for n, own in own_last(state, model).items()},
+            **{GLOBAL + n: g for n, g in model.items()},
+            "alpha": state["alpha"],
+        }
+        trained = {branch + n for branch in (LOCAL, GLOBAL) for n in client.arch.trainable} | {"alpha"}
+        opt = Branches(client.opt, Adam() if self.alpha_optimizer == "adam" else SGD(), self.alpha_lr)
         carried: State = {"weights": {}, "alpha": state["adam"]}
+        tau = max(self.tau_min, self.tau * self.tau_decay ** (client.round - 1))  # as AdaShare anneals it
         index = state["index"]
         for step, view in enumerate(client.each_batch()):
-            noise = client.random(f"gumbel {step}", (len(theta["alpha"]), 2)).clamp(1e-6, 1 - 1e-6)
+            noise = client.random(f"gumbel {step}", tuple(theta["alpha"].shape)).to(theta["alpha"])
             gate = self.gate(theta["alpha"], noise, tau)
             move = descend(
-                view, theta, lr=rates, only=trained, opt=opt, opt_state=carried,
-                build=partial(self.composite, noise, tau, names),
-                absorb=partial(follow, gate, names),
-                project=self.on_simplex if self.projection else None,
+                view, theta, only=trained, opt=opt, opt_state=carried,
+                build=partial(self.composite, noise, tau, places),
+                absorb=partial(follow, by_name(gate, places)),
+                project=on_simplex if self.projection else None,
             )  # fmt: skip
-            # Alg. 2 line 6: index mod (f_m + f_s) < f_m, with an index that runs on from round to round
-            weights_turn = torch.remainder(index, self.f_m + self.f_s) < self.f_m
-            moves = self.movers(theta, gate, names, client.arch, weights_turn)
-            theta = {n: torch.where(moves[n], move.theta[n], theta[n]) for n in theta}
-            carried = where_moved(moves, move.opt_state, carried)
-            index = index + 1
-        merged = self.merged(theta, names)
+            # Alg. 2 line 6: index mod (f_m + f_s) < f_m
+            moves = self.movers(by_name(gate, places), index % (self.f_m + self.f_s) < self.f_m)
+            theta = {n: torch.where(moves[n], x, theta[n]) if n in trained else x for n, x in move.theta.items()}
+            carried, index = where_moved(moves, move.opt_state, carried), index + 1
+        share = self.probability(theta["alpha"])
+        merged = blend(theta, by_name(larger(share) if self.merge == "hard" else share, places))
         if self.merge == "soft" and self.finetune_epochs:
             merged = descend(client, merged, epochs=self.finetune_epochs, stream=1).theta
-        seen = torch.ones_like(state["seen"])
-        alpha, adam = theta["alpha"], carried["alpha"]
-        return Fitted(merged, {"local": merged, "seen": seen, "alpha": alpha, "index": index, "adam": adam})
+        after = {"local": merged, "seen": torch.ones_like(state["seen"]), "alpha": theta["alpha"]}
+        return Fitted(merged, {**after, "index": index, "adam": carried["alpha"]})
 
-    def probabilities(self, alpha: Tensor) -> Tensor:
-        """alpha on the simplex: column 0 local, column 1 global."""
-        return alpha if self.projection else alpha.softmax(1)
+    def places(self, client: Client) -> dict[str, int]:
+        """The group of every name, in the order of the model; -1 for what stays private."""
+        found = {n: i for i, (_, names) in enumerate(groups(client.arch, self.level)) for n in names}
+        return {n: -1 if n in client.private else found[n] for n in client.arch.names}
+
+    def probability(self, alpha: Tensor) -> Tensor:
+        """alpha[:, 1], that of loading globally."""
+        return (alpha if self.projection else alpha.softmax(1))[:, 1]
 
     def gate(self, alpha: Tensor, noise: Tensor, tau: float) -> Tensor:
-        """Eq. 5; one-hot forward with the gradient of the soft weights (straight through), unless both are updated."""
-        gumbel = -(-noise.log()).log()
-        soft = ((self.probabilities(alpha).clamp(min=1e-6).log() + gumbel) / tau).softmax(1)
-        return soft if self.update == "both" else larger(soft) + (soft - soft.detach())
+        """u[:, 1] of Eq. 5; 0 or 1 with the gradient of u (straight through), unless both branches are updated."""
+        gumbel = -(-noise.clamp(TINY, 1 - TINY).log()).log()
+        log_alpha = alpha.clamp(min=TINY).log() if self.projection else alpha.log_softmax(1)
+        u = ((log_alpha + gumbel) / tau).softmax(1)[:, 1]
+        return u if self.update == "both" else larger(u) + (u - u.detach())
 
-    def composite(self, noise: Tensor, tau: float, names: dict[str, int], theta: Tree, batch: Batch) -> Tree:
+    def composite(self, noise: Tensor, tau: float, places: dict[str, int], theta: Tree, batch: Batch) -> Tree:
         """Eq. 6: every group from its branch."""
-        gate = self.gate(theta["alpha"], noise, tau)
-        return {n: blend(theta[f"L/{n}"], theta[f"G/{n}"], gate[i]) for n, i in names.items()}
+        return blend(theta, by_name(self.gate(theta["alpha"], noise, tau), places))
 
-    def movers(
-        self, theta: Tree, gate: Tensor, names: dict[str, int], arch: Arch, weights_turn: Tensor
-    ) -> dict[str, Tensor]:
-        """What the batch moves: buffers always, the selected branch in its turn, alpha in the other."""
+    def movers(self, shares: Tree, weights_turn: Tensor) -> Tree:
+        """What a batch moves: the weights of the selected branch in their turn, alpha in the other."""
         always = torch.ones_like(weights_turn)
-        weights = always if self.shared_batches else weights_turn
-        moves = {"alpha": always if self.shared_batches else ~weights_turn}
-        for place, branch in enumerate(("L", "G")):
-            for name, group in names.items():
-                chosen = always if self.update == "both" else gate[group, place] > 0.5
-                moves[f"{branch}/{name}"] = always if name in arch.buffers else weights & chosen
-        return {name: moves[name] for name in theta}
-
-    def merged(self, theta: Tree, names: dict[str, int]) -> Tree:
-        share = self.probabilities(theta["alpha"])
-        if self.merge == "hard":
-            share = larger(share)
-        return {n: blend(theta[f"L/{n}"], theta[f"G/{n}"], share[i]) for n, i in names.items()}
-
-    @staticmethod
-    def on_simplex(theta: Tree) -> Tree:
-        """The nearest point of each row on the simplex: of (a, b) it is ((a - b + 1) / 2, rest), cut at 0 and 1."""
-        local = ((theta["alpha"][:, 0] - theta["alpha"][:, 1] + 1) / 2).clamp(0, 1)
-        return {**theta, "alpha": torch.stack([local, 1 - local], 1)}
+        weights, alpha = (always, always) if self.shared_batches else (weights_turn, ~weights_turn)
+        moves = {"alpha": alpha}
+        for name, share in shares.items():
+            moves[LOCAL + name] = weights if self.update == "both" else weights & (share <= 0.5)
+            moves[GLOBAL + name] = weights if self.update == "both" else weights & (share > 0.5)
+        return moves
 
     def explain(self, client: Client, state: State, got: Received) -> dict[str, Tensor]:
-        return {"probability of loading globally": self.probabilities(state["alpha"])[:, 1]}
+        """How probable each group that holds a shared parameter is to be loaded globally."""
+        chance = self.probability(state["alpha"])
+        found = enumerate(groups(client.arch, self.level))
+        return {f"global/{group}": chance[i] for i, (group, names) in found if names & client.shared}
 
 
 @dataclass(frozen=True)
@@ -211,46 +225,66 @@ class Branches:
 
     weights: Optimiser
     alpha: Optimiser
+    alpha_lr: float
 
     def step(self, theta: Tree, grads: Tree, state: State, lr: float | Mapping[str, float]) -> State:
-        rules = {
-            "weights": (self.weights, tree.drop(grads, ["alpha"])),
-            "alpha": (self.alpha, tree.pick(grads, ["alpha"])),
-        }
+        weights, alpha = tree.drop(grads, ["alpha"]), tree.pick(grads, ["alpha"])
         return {
-            part: opt.step(theta, slopes, state[part], lr) if slopes else state[part]
-            for part, (opt, slopes) in rules.items()
+            "weights": self.weights.step(theta, weights, state["weights"], lr),
+            "alpha": self.alpha.step(theta, alpha, state["alpha"], self.alpha_lr),
         }
+
+
+def first_state(model: Tree) -> State:
+    return {"local": model, "seen": next(iter(model.values())).new_zeros((), dtype=torch.bool)}
+
+
+def own_last(state: State, model: Tree) -> Tree:
+    """W_{t-1}^c; a client that never trained has no values of its own, and takes all that it received."""
+    return tree.where(state["seen"], state["local"], model)
+
+
+def by_name(shares: Tensor, places: Mapping[str, int]) -> Tree:
+    """The share of its group for each name; 0, which is local, for what has no group."""
+    rows = pad(shares, (0, 1)).unbind()
+    return {name: rows[place] for name, place in places.items()}
+
+
+def blend(theta: Tree, shares: Tree) -> Tree:
+    """(1 - share) local + share global, exact at 0, at 1 and of equals; of a counter, the larger."""
+
+    def of(local: Tensor, glob: Tensor, share: Tensor) -> Tensor:
+        return local.lerp(glob, share.to(local)) if local.is_floating_point() else local.maximum(glob)
+
+    return {name: of(theta[LOCAL + name], theta[GLOBAL + name], share) for name, share in shares.items()}
+
+
+def follow(shares: Tree, theta: Tree, buffers: Tree) -> Tree:
+    """Running statistics of a forward pass go to the branch that was selected."""
+    moved = {}
+    for name, value in buffers.items():
+        moved[LOCAL + name] = torch.where(shares[name] > 0.5, theta[LOCAL + name], value)
+        moved[GLOBAL + name] = torch.where(shares[name] > 0.5, value, theta[GLOBAL + name])
+    return moved
 
 
 def where_moved(moves: Tree, new: State, old: State) -> State:
     """An optimiser's memory: the new one of what moved, and the old one (or nothing yet) of what did not."""
-    return {
-        key: where_moved(moves, value, old.get(key, {}))
-        if isinstance(value, Mapping)
-        else torch.where(moves[key], value, old.get(key, torch.zeros_like(value)))
-        for key, value in new.items()
-    }
+    kept: State = {}
+    for key, value in new.items():
+        if isinstance(value, Tensor):
+            kept[key] = torch.where(moves[key], value, old.get(key, torch.zeros_like(value)))
+        else:
+            kept[key] = where_moved(moves, value, old.get(key, {}))
+    return kept
 
 
 def larger(share: Tensor) -> Tensor:
-    """One-hot rows: 1 for the larger entry, and for the local one of two equal."""
-    return (torch.arange(2, device=share.device) == share.argmax(1, keepdim=True)).to(share.dtype)
+    """1 where the global share is the larger, 0 where the local one is; of equal ones, the local."""
+    return (share > 0.5).to(share)
 
 
-def blend(local: Tensor, glob: Tensor, share: Tensor) -> Tensor:
-    """share[0] local + share[1] global; of a counter, the larger."""
-    if not local.is_floating_point():
-        return torch.maximum(local, glob)
-    weight = share.to(local.dtype)
-    return weight[0] * local + weight[1] * glob
-
-
-def follow(gate: Tensor, names: dict[str, int], theta: Tree, buffers: Tree) -> Tree:
-    """Running statistics of a forward pass go to the branch that was selected."""
-    moved = {}
-    for place, branch in enumerate(("L", "G")):
-        for name, value in buffers.items():
-            old = theta[f"{branch}/{name}"]
-            moved[f"{branch}/{name}"] = torch.where(gate[names[name], place] > 0.5, value, old)
-    return moved
+def on_simplex(theta: Tree) -> Tree:
+    """The nearest point of each row on the simplex: of (a, b) it is ((a - b + 1) / 2, rest), cut at 0 and 1."""
+    local = ((theta["alpha"][:, 0] - theta["alpha"][:, 1] + 1) / 2).clamp(0, 1)
+    return {**theta, "alpha": torch.stack([local, 1 - local], 1)}

@@ -19,11 +19,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from torch import Tensor
+
 from fedtailor import tree
 from fedtailor.arch import Arch
 from fedtailor.local import Client
-from fedtailor.method import Fitted, Method, Received, Wrapper, require
+from fedtailor.method import Fed, Fitted, Method, Payload, Received, Wrapper, require
 from fedtailor.methods.fedavg import FedAvg
+from fedtailor.methods.fedsgd import FedSGD
 from fedtailor.registry import register
 from fedtailor.tree import State, Tree
 
@@ -53,8 +56,9 @@ class Proximal(Wrapper):
         require(self.inner_steps >= 1, "Proximal", f"inner_steps={self.inner_steps} must be 1 or more")
 
     def notes(self, arch: Arch, n: int) -> Iterator[str]:
+        once = self.inner_steps == 1
         if self.mu == 0:
-            yield "Proximal: with mu=0 there is no pull, and this is the inner method"
+            yield f"Proximal: with mu=0 there is no pull{', and this is the inner method' if once else ''}"
         elif self.anchor == "moving":
             yield (
                 f"Proximal: anchor='moving' makes mu={self.mu} (the lambda of FedMCSA) inert: the anchor is the model "
@@ -62,7 +66,19 @@ class Proximal(Wrapper):
             )
         elif not arch.trainable - self.inner.personal(arch):
             yield "Proximal: nothing that is trained is shared, so that there is nothing to pull"
+        elif once and isinstance(innermost(self.inner), FedSGD):
+            yield "Proximal: FedSGD takes one step a round, from the model received, where the pull is zero"
         yield from super().notes(arch, n)
+
+    def send(self, fed: Fed, server: State, cohort: Tensor) -> Payload:
+        """What `inner` sends; where that is no one model, there is nothing to be near to."""
+        payload = super().send(fed, server, cohort)
+        require(
+            "model" in payload.common or "model" in payload.own, "Proximal",
+            f"a client of {self.inner!r} receives no one model that it could be held near; "
+            "choose an inner method such as FedAvg() or FedAMP()",
+        )  # fmt: skip
+        return payload
 
     def fit(self, client: Client, state: State, model: Tree, got: Received) -> Fitted:
         client = replace(client, steps_per_batch=client.steps_per_batch * self.inner_steps)
@@ -70,6 +86,13 @@ class Proximal(Wrapper):
             anchor, shared = got.model, client.shared
             client = client.with_penalty(lambda v: self.mu / 2 * tree.sqdist(v, anchor, shared))
         return super().fit(client, state, model, got)
+
+
+def innermost(method: Method) -> Method:
+    """The method inside all plug-ins."""
+    while isinstance(method, Wrapper):
+        method = method.inner
+    return method
 
 
 @register("method", "FedProx")
