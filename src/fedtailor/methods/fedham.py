@@ -281,15 +281,16 @@ class Ham:
         scale: Tensor | float = len(query) ** -0.5
         if self.method.score == "cosine":
             query, keys, scale = normalize(query, dim=0), normalize(keys, dim=1), theta[f".t{layer}"]
-        weights: Tensor = (scale * (keys @ query)).softmax(0)
-        return weights
+        scores: Tensor = scale * (keys @ query)
+        return scores.softmax(0)
 
     def mix(self, x: Tree, alpha: Tensor, beta: Tensor) -> Tree:
         """x_i^hyb; beta_2 x_i^a = sum_j (beta_2 alpha_j) x_j, so that no gradient has to keep x_i^a."""
 
         def mixed(name: str, own: Tensor) -> Tensor:
             b, a = beta.to(own.dtype), (beta[1] * alpha).to(own.dtype)
-            return b[0] * own + torch.tensordot(a, self.peers[name], dims=1) + b[2] * self.glob[name]
+            others: Tensor = torch.tensordot(a, self.peers[name], dims=1)
+            return b[0] * own + others + b[2] * self.glob[name]
 
         return {name: mixed(name, own) if name in self.mixed else own for name, own in x.items()}
 
