@@ -13,7 +13,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from fedtailor import registry
 from fedtailor.data import again
 from fedtailor.data.federation import Federation
 from fedtailor.driver import Callback, Diverged, Driver
-from fedtailor.method import Method, Wrapper
+from fedtailor.method import Method, written
 from fedtailor.methods.alone import Local
 from fedtailor.record import FORMAT, RunFolder, to_json, write_atomically
 from fedtailor.registry import WrongInput
@@ -114,14 +114,13 @@ def plan(
 
 
 def labelled(methods: Sequence[Method | str]) -> list[tuple[Method, str]]:
-    """Each method once, with a short name where that tells it from the others, else with all its arguments."""
+    """Each method once, named as it was written; an object by what differs from its defaults."""
     found: dict[str, tuple[Method, str]] = {}
-    for written in methods:
-        method = registry.parse("method", written) if isinstance(written, str) else written
+    for asked in methods:
+        method = registry.parse("method", asked) if isinstance(asked, str) else asked
         if not isinstance(method, Method):
-            raise WrongInput(f"{written!r} is not a method; give one such as FedAvg(), or its name")
-        bare = isinstance(written, str) and "(" not in written
-        label = registry.entry("method", str(written).strip()).name if bare else _short(method)
+            raise WrongInput(f"{asked!r} is not a method; give one such as FedAvg(), or its name")
+        label = registry.tidy("method", asked) if isinstance(asked, str) else _short(method)
         found.setdefault(repr(method), (method, label))
     count = Counter(label for _, label in found.values())
     return [
@@ -130,7 +129,14 @@ def labelled(methods: Sequence[Method | str]) -> list[tuple[Method, str]]:
 
 
 def _short(method: Method) -> str:
-    return repr(method).replace("()", "") if isinstance(method, Wrapper) else type(method).__name__
+    """`LocalAttention(FedBN, kind='se')`: the text of a method less what is as by default."""
+    parts = []
+    if is_dataclass(method):
+        for field in fields(method):
+            value = getattr(method, field.name)
+            if value != field.default:
+                parts.append(_short(value) if isinstance(value, Method) else f"{field.name}={written(value)}")
+    return f"{type(method).__name__}({', '.join(parts)})".removesuffix("()")
 
 
 def slug(text: str) -> str:

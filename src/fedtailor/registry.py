@@ -123,17 +123,37 @@ def parse(kind: str, text: str) -> Any:
     """The object that `text` spells: a registered name, called with literal or nested arguments."""
     if len(text) > LONGEST:
         raise WrongInput(f"the {kind} {brief(text)} is {len(text)} characters long; write at most {LONGEST}")
-    written = text.strip()
-    if written.replace("-", "_").isidentifier():  # fed-bn, which Python would read as a difference
-        written = written.replace("-", "_")
     try:
-        return _interpret(kind, ast.parse(written, mode="eval").body, brief(text))
+        return _interpret(kind, _expression(text), brief(text))
     except (SyntaxError, RecursionError, MemoryError):
         pass
     except ValueError as error:
         if isinstance(error, WrongInput):
             raise
     raise WrongInput(f"cannot read the {kind} {brief(text)}; write a name or a call such as {_example(kind)}")
+
+
+def tidy(kind: str, text: str) -> str:
+    """A text that can be parsed, with the names as they are registered: `ala(fedbn())` is told as
+    `AdaptiveLocalAggregation(FedBN)`."""
+    return _tidied(kind, _expression(text))
+
+
+def _tidied(kind: str, node: ast.expr) -> str:
+    if isinstance(node, ast.Name) and node.id not in ("inf", "nan"):
+        return entry(kind, node.id).name
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        given = [(f"{k.arg}=", k.value) for k in node.keywords]
+        inside = ", ".join(name + _tidied(kind, value) for name, value in [*(("", a) for a in node.args), *given])
+        return f"{entry(kind, node.func.id).name}({inside})".removesuffix("()")
+    return ast.unparse(node)
+
+
+def _expression(text: str) -> ast.expr:
+    written = text.strip()
+    if written.replace("-", "_").isidentifier():  # fed-bn, which Python would read as a difference
+        written = written.replace("-", "_")
+    return ast.parse(written, mode="eval").body
 
 
 _EXAMPLES = {

@@ -58,11 +58,22 @@ def test_a_local_that_nobody_asked_for_is_tested_where_it_can_be(federation: Fed
 
 
 def test_labels_are_short_and_apart() -> None:
-    methods = ["fedprox", "Ditto(lam=0.1)", Ditto(lam=2.0), Proximal(FedBN()), "fedavg", FedAvg()]
+    methods = ["fedprox", "ditto( lam=0.1)", Ditto(lam=2.0), Proximal(FedBN()), Proximal(Ditto(lam=2.0), mu=1.0)]
+    methods += ["ala(localattention(FedAvg(), kind='se'))", "ala(fed_bn(), p=2)", "fedavg", FedAvg()]
     labels = [label for _, label in labelled(methods)]
-    assert labels[:3] == ["FedProx", "Ditto(lam=0.1)", "Ditto(lam=2.0)"]
-    assert labels[3].startswith("Proximal(FedBN, mu=")
-    assert labels[4:] == ["FedAvg"], "the same method is not run twice"
+    assert labels[:4] == ["FedProx", "Ditto(lam=0.1)", "Ditto(lam=2.0)", "Proximal(FedBN)"]
+    assert labels[4] == "Proximal(Ditto(lam=2.0), mu=1.0)"
+    assert labels[5] == "AdaptiveLocalAggregation(LocalAttention(FedAvg, kind='se'))"
+    assert labels[6:] == ["AdaptiveLocalAggregation(FedBN, p=2)", "FedAvg"], "the same method is not run twice"
+
+
+def test_labels_tell_methods_apart() -> None:
+    labels = [label for _, label in labelled(["ditto", "Ditto(lam=2)", Ditto(lam=3.0), "fed-prox"])]
+    assert labels == ["Ditto", "Ditto(lam=2)", "Ditto(lam=3.0)", "FedProx"]
+    labels = [label for _, label in labelled([Proximal(FedAvg(), mu=True), "Proximal(FedAvg(), mu=1)"])]
+    assert len(set(labels)) == len(labels)
+    labels = [label for _, label in labelled(["FedProx", "Proximal(FedAvg(), mu=0.01, inner_steps=1)", "fedprox()"])]
+    assert labels == ["FedProx"], "the same method under three names is run once"
 
 
 def test_folders_are_safe_and_apart(federation: Federation) -> None:
