@@ -130,7 +130,7 @@ def labelled(methods: Sequence[Method | str]) -> list[tuple[Method, str]]:
 
 def _short(method: Method) -> str:
     """`LocalAttention(FedBN, kind='se')`: the text of a method less what is as by default."""
-    parts = []
+    parts: list[str] = []
     if is_dataclass(method):
         for field in fields(method):
             value = getattr(method, field.name)
