@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pickle
+import re
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ from hypothesis import example, given, settings
 from small import assert_same_state, go_on, outline, rows_of, small_federation, small_spec
 from torch import Tensor
 
-from fedtailor import FedAvg, WrongInput, federate, tree
+from fedtailor import Driver, FedAvg, WrongInput, federate, tree
 from fedtailor.record import BadCheckpoint, RunFolder, pack, to_json, unpack, write_atomically
 
 TYPES = [
@@ -398,3 +399,13 @@ def test_a_file_has_its_old_contents_or_the_new(fails: str, tmp_path: Path, monk
     write_atomically(path, b"new")
     assert path.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_documented_keys_are_those_that_are_written() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "reference" / "run-folder.md").read_text(encoding="utf-8")
+    info = Driver(small_spec(FedAvg()), small_federation()).info()
+    tables = [re.findall(r"^\| (`.+?`) \|", part, re.MULTILINE) for part in re.split("`data` holds|## `rows", text)[:2]]
+    said, of_data = ({name for cell in table for name in re.findall(r"`(\w+)`", cell)} for table in tables)
+    assert said - {"format"} == set(info)  # the folder adds its format
+    assert of_data == set(info["data"])
+    assert set(info["spec"]) <= set(re.findall(r"`(\w+)`", text))

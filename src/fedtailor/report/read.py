@@ -97,9 +97,15 @@ class RunRecord:
         return first
 
     @property
+    def finish_epochs(self) -> int:
+        """Epochs of local tuning that the final models had, by the run's settings or by the method's own."""
+        return int(self.info.get("finish_epochs") or self.spec.get("finish_epochs") or 0)
+
+    @property
     def settings(self) -> dict[str, Any]:
         """The settings that make it this experiment, whatever the seed and the machine."""
-        return {key: value for key, value in self.spec.items() if key not in _INCIDENTAL}
+        asked = {key: value for key, value in self.spec.items() if key not in _INCIDENTAL}
+        return {**asked, "finish_epochs": self.finish_epochs}
 
 
 @dataclass(frozen=True)
