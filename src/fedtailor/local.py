@@ -213,6 +213,19 @@ class Client:
             loss = loss + penalty(model)
         return loss, buffers
 
+    def descend(self, theta: Tree, job: Job, state: State) -> Descent:
+        """The loop of `descend`, which moves `theta`: a step on each batch."""
+        free: list[str] | None = None
+        losses = []
+        for batch in self.batches(job.epochs, job.steps, job.stream):
+            names = job.trained(theta, self.arch, batch.step) if free is None or callable(job.only) else free
+            if names != free:
+                theta = {name: tensor.detach().requires_grad_(name in names) for name, tensor in theta.items()}
+                free = names
+            objective, state = job.step(self, theta, free, batch, state)
+            losses.append(objective)
+        return Descent({name: tensor.detach() for name, tensor in theta.items()}, state, losses)
+
     def with_penalty(self, penalty: Penalty) -> Client:
         """The same client with a term of the model added to its objective."""
         return replace(self, penalties=(*self.penalties, penalty))
@@ -230,6 +243,59 @@ class Descent:
     theta: Tree
     opt_state: State
     losses: list[Tensor]  # the objective before each step
+
+    @property
+    def mean_loss(self) -> Tensor:
+        """The mean objective over the steps; 0 where there was none."""
+        return torch.stack(self.losses).mean() if self.losses else torch.zeros(())
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a descent minimises, and how: the arguments of `descend`."""
+
+    loss: Loss | None = None
+    build: Callable[[Tree, Batch], Tree] | None = None
+    penalty: Penalty | None = None
+    correct: Tree | None = None
+    project: Callable[[Tree], Tree] | None = None
+    absorb: Callable[[Tree, Tree], Tree] | None = None
+    only: Collection[str] | Callable[[int], Collection[str]] | None = None
+    opt: Optimiser | None = None
+    lr: float | Mapping[str, float] | None = None
+    epochs: int | None = None
+    steps: int | None = None
+    stream: int = 0
+
+    def trained(self, theta: Tree, arch: Arch, step: int) -> list[str]:
+        """The names that a step moves."""
+        if self.only is None:
+            own = theta.keys() - set(arch.names)
+            return [name for name in theta if name in arch.trainable or name in own]
+        chosen = self.only(step) if callable(self.only) else self.only
+        return [name for name in theta if name in chosen]
+
+    def step(self, client: Client, theta: Tree, free: list[str], batch: Batch, state: State) -> tuple[Tensor, State]:
+        """One step: moves `theta` in place; gives the objective before it, and the optimiser's new state."""
+        model = self.build(theta, batch) if self.build else theta
+        objective, buffers = (self.loss or client.loss)(model, batch)
+        if self.penalty:
+            objective = objective + self.penalty(theta)
+        movable = free if objective.requires_grad else []
+        slopes = torch.autograd.grad(objective, [theta[n] for n in movable], allow_unused=True) if movable else ()
+        with torch.no_grad():
+            grads = {name: g for name, g in zip(movable, slopes, strict=True) if g is not None}
+            if self.correct:
+                grads = {name: g + self.correct[name] if name in self.correct else g for name, g in grads.items()}
+            if grads:
+                rate = client.lr if self.lr is None else self.lr
+                state = (self.opt or client.opt).step(theta, grads, state, rate)
+            theta.update(self.absorb(theta, buffers) if self.absorb else {n: buffers[n] for n in buffers if n in theta})
+            if self.project:
+                projected = self.project(theta)
+                for name in free:
+                    theta[name].copy_(projected[name])
+        return objective.detach(), state
 
 
 def descend(
@@ -257,36 +323,7 @@ def descend(
     model (a method's own unknowns). Buffers follow the forward passes: into the entries of their names, or where
     `absorb(theta, buffers)` puts them.
     """
-    opt, rate = opt or client.opt, client.lr if lr is None else lr
-    state: State = opt_state or {}
-    theta = {name: tensor.detach().clone() for name, tensor in theta.items()}
-    own = theta.keys() - set(client.arch.names)
-    usual = [name for name in theta if name in client.arch.trainable or name in own]
-    free: list[str] = []
-    losses = []
-    for batch in client.batches(epochs, steps, stream):
-        chosen = only(batch.step) if callable(only) else only
-        names = usual if chosen is None else [name for name in theta if name in chosen]
-        if names != free:
-            theta = {name: tensor.detach().requires_grad_(name in names) for name, tensor in theta.items()}
-            free = names
-        objective, buffers = (loss or client.loss)(build(theta, batch) if build else theta, batch)
-        if penalty:
-            objective = objective + penalty(theta)
-        movable = free if objective.requires_grad else []
-        values = [theta[name] for name in movable]
-        slopes = torch.autograd.grad(objective, values, allow_unused=True) if movable else ()
-        with torch.no_grad():
-            grads = {name: g for name, g in zip(movable, slopes, strict=True) if g is not None}
-            if correct:
-                grads = {name: g + correct[name] if name in correct else g for name, g in grads.items()}
-            if grads:
-                state = opt.step(theta, grads, state, rate)
-            theta.update(absorb(theta, buffers) if absorb else {n: b for n, b in buffers.items() if n in theta})
-            if project:
-                projected = project(theta)
-                for name in free:
-                    theta[name].copy_(projected[name])
-        losses.append(objective.detach())
-    client.meter.add(losses)
-    return Descent({name: tensor.detach() for name, tensor in theta.items()}, state, losses)
+    job = Job(loss, build, penalty, correct, project, absorb, only, opt, lr, epochs, steps, stream)
+    descent = client.descend({name: tensor.detach().clone() for name, tensor in theta.items()}, job, opt_state or {})
+    client.meter.add(descent.losses)
+    return descent

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -69,6 +69,13 @@ class Site:
     rows: Tensor
     exams: Mapping[int, Mapping[str, Tensor]]
 
+    def randomness(self, purpose: str, round: int) -> AbstractContextManager[None]:
+        """The random numbers that a forward pass draws, for one purpose."""
+        return randomness(self.common.seed, purpose, round, self.number)
+
+    def diverged(self, meter: Meter, fitted: Fitted) -> bool:
+        return diverged(meter, fitted)
+
     def client(self, round: int, purpose: str = "") -> Client:
         """What the hooks see; another `purpose` draws other random numbers."""
         run = self.common
@@ -97,24 +104,49 @@ class Reply:
     exam_seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class Played:
+    """What a round of training gives, before it is tested."""
+
+    fitted: Fitted
+    upload: State
+    kept: State
+    tested: Tree
+    explain: Mapping[str, Tensor]
+
+
 def take_part(site: Site, kept: State, got: Received | None, round: int, examine: bool) -> Reply:
-    """One client's round. Without a message it trains on from what it kept."""
+    """One client's round, with its exam."""
+    began = time.perf_counter()
+    played, meter = play(site, kept, got, round, examine)
+    trained_in = time.perf_counter() - began
+    if played is None:
+        return Reply(site.number, None, None, meter.steps, None, {}, train_seconds=trained_in)
+    began = time.perf_counter()
+    exam = take_exam(site, played.tested) if examine else {}
+    loss = float(torch.stack(meter.losses).mean()) if meter.losses else None
+    return Reply(
+        site.number, played.upload, played.kept, meter.steps, loss, exam, played.explain, trained_in,
+        time.perf_counter() - began,
+    )  # fmt: skip
+
+
+def play(site: Site, kept: State, got: Received | None, round: int, examine: bool) -> tuple[Played | None, Meter]:
+    """A round of training, or nothing where it diverged. Without a message the client goes on from what it kept."""
     run, method = site.common, site.common.method
     client = site.client(round)
-    began = time.perf_counter()
-    with randomness(run.seed, "fit", round, site.number):
+    with site.randomness("fit", round):
         if got is None:
             got = Received(model=kept["anchor"], me=site.number)
             model, state = kept["trained"], kept["method"]
         else:
             got = replace(got, model={**got.model, **kept["personal"]})
             model, state = method.start(client, kept["method"], got)
-        client = replace(client, meter=Meter())  # what is reported is the training, not the start
+        client = replace(client, meter=type(client.meter)())  # what is reported is the training, not the start
         fitted = method.fit(client, state, model, got)
     fitted = Fitted(tree.detach(fitted.model), tree.detach(fitted.state), tree.detach(fitted.extra))
-    trained_in = time.perf_counter() - began
-    if diverged(client.meter, fitted):
-        return Reply(site.number, None, None, client.meter.steps, None, {}, train_seconds=trained_in)
+    if site.diverged(client.meter, fitted):
+        return None, client.meter
 
     upload = {"model": tree.drop(fitted.model, run.private), "extra": without(fitted.extra, run.private)}
     own = tree.pick(fitted.model, run.private)
@@ -123,14 +155,8 @@ def take_part(site: Site, kept: State, got: Received | None, round: int, examine
         tested = adapted(site, fitted.state, replace(got, model=model), round)
     slots = {"trained": fitted.model, "anchor": got.model, "outbox": upload, "held": tested}
     after = {"personal": own, "method": fitted.state, **{slot: slots[slot] for slot in sorted(run.keeps)}}
-    began = time.perf_counter()
-    exam = take_exam(site, tested) if examine else {}
     explain = tree.detach(method.explain(client, fitted.state, got)) if examine else {}
-    losses = client.meter.losses
-    return Reply(
-        site.number, upload, after, client.meter.steps, float(torch.stack(losses).mean()) if losses else None,
-        exam, explain, trained_in, time.perf_counter() - began,
-    )  # fmt: skip
+    return Played(fitted, upload, after, tested, explain), client.meter
 
 
 def model_of(site: Site, kept: State, got: Received | None, round: int) -> Tree:
@@ -146,7 +172,7 @@ def model_of(site: Site, kept: State, got: Received | None, round: int) -> Tree:
         held: Tree = kept["held"]
         return held
     got = replace(got, model={**got.model, **kept["personal"]})
-    with randomness(run.seed, "start", round, site.number):
+    with site.randomness("start", round):
         model, state = run.method.start(site.client(round), kept["method"], got)
     return adapted(site, state, replace(got, model=model), round) if run.point == "adapted" else model
 
@@ -156,14 +182,14 @@ def finished(site: Site, kept: State, got: Received) -> Tree:
     run = site.common
     model = model_of(site, kept, got, run.rounds + 1)
     if run.finish_epochs:
-        with randomness(run.seed, "finish", run.rounds, site.number):
+        with site.randomness("finish", run.rounds):
             client = site.client(run.rounds + 1, "finish")
             model = descend(client, model, epochs=run.finish_epochs).theta
     return tree.transform(torch.clone, tree.detach(model))
 
 
 def adapted(site: Site, state: State, got: Received, round: int) -> Tree:
-    with randomness(site.common.seed, "adapted", round, site.number):
+    with site.randomness("adapted", round):
         model = site.common.method.personalised(site.client(round, "adapted"), state, got)
     assert model is not None, "checked when the run was set up"
     return tree.detach(model)

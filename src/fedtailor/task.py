@@ -26,6 +26,7 @@ class Task:
 
     name: str
     loss: Callable[[Tensor, Tensor], Tensor]  # (outputs, y) -> mean over the batch
+    losses: Callable[[Tensor, Tensor], Tensor]  # (outputs, y) -> one number a row, of which `loss` is the mean
     statistics: Callable[[Tensor, Tensor], dict[str, Tensor]]  # (outputs, y) -> sums over the batch
     metrics: Callable[[Statistics], dict[str, float]]
     outputs: Callable[[int], int]  # number of classes -> number of outputs of a model
@@ -44,6 +45,10 @@ def _cross_entropy(out: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(out, y)
 
 
+def _cross_entropies(out: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(out, y, reduction="none")
+
+
 def _classification_statistics(out: Tensor, y: Tensor) -> dict[str, Tensor]:
     return {"loss_sum": F.cross_entropy(out.double(), y, reduction="sum"), **_counts(out, y)}
 
@@ -51,6 +56,10 @@ def _classification_statistics(out: Tensor, y: Tensor) -> dict[str, Tensor]:
 def _soft_margin(out: Tensor, y: Tensor) -> Tensor:
     """FedHAM's loss on exclusive grades: the mean over classes of a logistic loss on the one-hot label."""
     return F.multilabel_soft_margin_loss(out, _one_hot(out, y).to(out.dtype))
+
+
+def _soft_margins(out: Tensor, y: Tensor) -> Tensor:
+    return F.multilabel_soft_margin_loss(out, _one_hot(out, y).to(out.dtype), reduction="none")
 
 
 def _soft_margin_statistics(out: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -98,6 +107,10 @@ def _classification_metrics(statistics: Statistics) -> dict[str, float]:
 
 def _squared(out: Tensor, y: Tensor) -> Tensor:
     return F.mse_loss(out.reshape(y.shape), y)  # reshape: (rows, 1) - (rows,) would broadcast to a square
+
+
+def _squares(out: Tensor, y: Tensor) -> Tensor:
+    return (out.reshape(y.shape) - y).square().reshape(len(y), -1).mean(1)
 
 
 def _regression_statistics(out: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -153,6 +166,7 @@ _tasks = {
         Task(
             "classification",
             loss=_cross_entropy,
+            losses=_cross_entropies,
             statistics=_classification_statistics,
             metrics=_classification_metrics,
             outputs=_one_per_class,
@@ -162,6 +176,7 @@ _tasks = {
         Task(
             "multilabel_margin",
             loss=_soft_margin,
+            losses=_soft_margins,
             statistics=_soft_margin_statistics,
             metrics=_classification_metrics,
             outputs=_one_per_class,
@@ -171,6 +186,7 @@ _tasks = {
         Task(
             "regression",
             loss=_squared,
+            losses=_squares,
             statistics=_regression_statistics,
             metrics=_regression_metrics,
             outputs=_one,

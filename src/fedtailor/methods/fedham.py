@@ -164,7 +164,7 @@ class FedHAM(Method):
                 model = ham(model, state["theta"])  # Eq. 14
                 done = self.train(client, state["theta"], model, ham, epochs, stream=2 * turn)
                 model = done.theta
-        loss = torch.stack(done.losses).mean() if done.losses else torch.zeros_like(state["seen"])
+        loss = done.mean_loss.to(state["seen"])
         after = {**state, "x": done.theta, "seen": torch.ones_like(state["seen"])}
         return Fitted(done.theta, after, {"loss": loss, "own": state["beta"][0]})
 

@@ -1,0 +1,367 @@
+"""Several clients seen as one: what their hooks ask for is answered for all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from fedtailor import schedule
+from fedtailor.arch import Arch
+from fedtailor.lanes import OneByOne, is_lanes, lanes, raw, selected
+from fedtailor.local import Batch, Client, Descent, Job, Meter
+from fedtailor.nn.attention import CA, AttentionBlock, Hybrid, Slot
+from fedtailor.nn.shape import Input
+from fedtailor.runners.chain import Chain
+from fedtailor.tree import State, Tree
+
+T = TypeVar("T")
+
+# Layers that treat each row for itself: a batch may be filled up with rows that count nothing.
+ROW_BY_ROW = (
+    nn.Linear, nn.Conv1d, nn.Conv2d, nn.Flatten, nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.MaxPool2d,
+    nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Identity, nn.LayerNorm, nn.GroupNorm, nn.Embedding, nn.Sequential,
+    nn.ModuleDict, nn.ModuleList, Input, Slot, Hybrid, AttentionBlock,
+)  # fmt: skip
+
+
+class Unequal(OneByOne):
+    """Something that is not the same for all clients of a chunk."""
+
+
+def same(values: Iterable[T], what: str) -> T:
+    first, *rest = values
+    if any(value != first for value in rest):
+        raise Unequal(f"the clients' {what} differ")
+    return first
+
+
+class UnequalRows:
+    """Stands for the rows of clients that hold different numbers of them."""
+
+    def refuse(self, *_: Any, **__: Any) -> Any:
+        raise Unequal("the clients' sizes differ")
+
+    __len__ = __getitem__ = __iter__ = __torch_function__ = refuse
+
+
+@dataclass
+class LaneMeter(Meter):
+    """Losses of all lanes, or of some, step by step."""
+
+    records: list[tuple[Tensor | slice, Tensor]] = field(default_factory=list)
+
+    def add(self, losses: Sequence[Tensor]) -> None:
+        if isinstance(losses, LaneLosses):
+            self.records += losses.records
+        else:
+            self.records += [(slice(None), raw(loss)) for loss in losses]
+
+    def table(self, count: int) -> Tensor:
+        """[steps, lanes], NaN where a lane had no step."""
+        if not self.records:
+            return torch.zeros(0, count)
+        if all(len(losses) == count for _, losses in self.records):
+            return torch.stack([losses for _, losses in self.records]).cpu()
+        table = torch.full((len(self.records), count), torch.nan, dtype=torch.float64)
+        for row, (which, losses) in zip(table, self.records, strict=True):
+            row[which] = losses.to(row)
+        return table
+
+    def taken(self, count: int) -> Tensor:
+        """bool [steps, lanes]: who took which step."""
+        taken = torch.zeros(len(self.records), count, dtype=torch.bool)
+        for row, (which, _) in zip(taken, self.records, strict=True):
+            row[which] = True
+        return taken
+
+    def totals(self, count: int) -> tuple[list[int], list[float | None]]:
+        """Steps and mean loss of each lane."""
+        table, taken = self.table(count), self.taken(count)
+        steps = taken.sum(0)
+        means = torch.where(taken, table, 0.0).sum(0) / steps.clamp(min=1)
+        return steps.tolist(), [mean if n else None for mean, n in zip(means.tolist(), steps.tolist(), strict=True)]
+
+    def extremes(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The first and the last loss of each lane, 0 where there is none; and whether all are finite."""
+        table, taken = self.table(count), self.taken(count)
+        if not len(table):
+            return torch.zeros(count), torch.zeros(count), torch.ones(count, dtype=torch.bool)
+        order = torch.arange(len(table))[:, None]
+        first = torch.where(taken, order, len(table)).amin(0).clamp(max=len(table) - 1)
+        last = torch.where(taken, order, 0).amax(0)
+        some = taken.any(0)
+        ends = [torch.where(some, table.gather(0, at[None])[0], 0.0) for at in (first, last)]
+        return ends[0], ends[1], (table.isfinite() | ~taken).all(0)
+
+
+class LaneLosses(Sequence[Tensor]):
+    """The losses of a descent in which lanes take different numbers of steps."""
+
+    def __init__(self, records: list[tuple[Tensor | slice, Tensor]], steps: list[int]):
+        self.records, self.steps = records, steps
+
+    def __len__(self) -> int:
+        return same(self.steps, "numbers of steps")
+
+    def __bool__(self) -> bool:
+        return same([steps > 0 for steps in self.steps], "having rows enough for a step")
+
+    def __getitem__(self, at: Any) -> Any:
+        if at != -1 or not all(self.steps):
+            raise Unequal("the clients' numbers of steps differ")
+        last = torch.empty(len(self.steps), dtype=self.records[0][1].dtype, device=self.records[0][1].device)
+        for which, losses in self.records:
+            last[which] = losses
+        return lanes(last)
+
+
+@dataclass(frozen=True)
+class LaneDescent(Descent):
+    """What a descent of unequal lanes reached."""
+
+    losses: LaneLosses  # type: ignore[assignment]
+
+    @property
+    def mean_loss(self) -> Tensor:
+        meter = LaneMeter(records=self.losses.records)
+        like = next(iter(self.theta.values()))
+        means = meter.totals(len(self.losses.steps))[1]
+        return lanes(torch.tensor([mean or 0.0 for mean in means], dtype=torch.float64, device=raw(like).device))
+
+
+@dataclass(frozen=True)
+class LaneClient(Client):
+    """Several clients as one; what differs between them and cannot be stacked raises `Unequal`."""
+
+    lanes: tuple[Client, ...] = ()
+
+    @classmethod
+    def of(cls, parts: Sequence[Client]) -> LaneClient:
+        common = {f.name: getattr(parts[0], f.name) for f in fields(Client)}
+        return cls(**{**common, "rows": rows_of(parts), "number": -1, "meter": LaneMeter()}, lanes=tuple(parts))
+
+    def with_lanes(self, parts: Sequence[Client]) -> LaneClient:
+        return replace(self, lanes=tuple(parts), rows=rows_of(parts))
+
+    @property
+    def size(self) -> int:
+        return same((c.size for c in self.lanes), "sizes")
+
+    @property
+    def steps(self) -> int:
+        batches = same((self.steps_of(c, self.epochs, self.steps_asked) for c in self.lanes), "steps")
+        return batches * self.steps_per_batch
+
+    def steps_of(self, lane: Client, epochs: int | None, steps: int | None) -> int:
+        return schedule.steps_of(lane.size, self.batch, epochs, steps, self.smallest)
+
+    def batches(self, epochs: int | None = None, steps: int | None = None, stream: int = 0) -> Iterator[Batch]:
+        if self.fixed is not None:
+            yield from super().batches(epochs, steps, stream)
+            return
+        step = 0
+        for index in self.indices(*self.work(epochs, steps), stream):
+            x, y = lanes(self.x[index]), lanes(self.y[index])
+            for _ in range(self.steps_per_batch):
+                yield Batch(x, y, step)
+                step += 1
+
+    def work(self, epochs: int | None, steps: int | None) -> tuple[int | None, int | None]:
+        return (self.epochs, self.steps_asked) if epochs is None and steps is None else (epochs, steps)
+
+    def indices(self, epochs: int | None, steps: int | None, stream: int) -> Iterator[Tensor]:
+        """The rows of each batch, [lanes, rows], of clients of one size."""
+        size = self.size
+        left = schedule.steps_of(size, self.batch, epochs, steps, self.smallest)
+        lengths = schedule.batch_lengths(size, self.batch, self.smallest)
+        epoch = 0
+        while left > 0:
+            orders = torch.stack([self.order(lane, stream, epoch) for lane in self.lanes])
+            start = 0
+            for length in lengths[:left]:
+                yield orders[:, start : start + length]
+                start, left = start + length, left - 1
+            epoch += 1
+
+    def order(self, lane: Client, stream: int, epoch: int) -> Tensor:
+        return schedule.epoch_order(self.seed, self.round, lane.number, stream, epoch, lane.rows)
+
+    def holdout(self, share: float) -> tuple[Client, Client]:
+        rest, held = zip(*(lane.holdout(share) for lane in self.lanes), strict=True)
+        return self.with_lanes(rest), self.with_lanes(held)
+
+    def sample(self, share: float) -> Client:
+        return self.with_lanes([lane.sample(share) for lane in self.lanes])
+
+    def with_public_rows(self) -> Client:
+        return self.with_lanes([lane.with_public_rows() for lane in self.lanes])
+
+    def any(self, condition: Tensor) -> bool:
+        return bool(raw(condition).any())
+
+    def random(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        return lanes(torch.stack([lane.random(purpose, shape) for lane in self.lanes]))
+
+    def loss(self, model: Tree, batch: Batch) -> tuple[Tensor, Tree]:
+        if not isinstance(batch, FilledBatch):
+            return super().loss(model, batch)
+        out, buffers = self.arch.apply(model, batch.x)
+        loss = (self.task.losses(out, batch.y) * batch.weights).sum()
+        for penalty in self.penalties:
+            loss = loss + penalty(model)
+        return loss, buffers
+
+    def descend(self, theta: Tree, job: Job, state: State) -> Descent:
+        count = len(self.lanes)
+        theta = {n: t if is_lanes(t) else lanes(t.expand(count, *t.shape).clone()) for n, t in theta.items()}
+        chain = Chain.of(self.arch, self.task)
+        if chain and self.fixed is None and not self.penalties and chain.can(theta, job, self.opt):
+            return self.along_chain(chain, theta, job)
+        if self.fixed is not None or len({lane.size for lane in self.lanes}) == 1:
+            return super().descend(theta, job, state)
+        return self.unequally(theta, job, state)
+
+    def along_chain(self, chain: Chain, theta: Tree, job: Job) -> Descent:
+        """Plain descent on a chain of linear layers: no graph is kept, and no gradient stored."""
+        rate = self.lr if job.lr is None else job.lr
+        assert isinstance(rate, float | int), "asked of the chain"
+        records: list[tuple[Tensor | slice, Tensor]] = []
+        values = {name: raw(tensor) for name, tensor in theta.items()}
+        for n, index, weights in self.filled(job):
+            x, y = self.x[index], self.y[index]
+            for _ in range(self.steps_per_batch):
+                records.append((slice(0, n), chain.step(values, x, y, weights, rate, self.opt.weight_decay)))
+        steps = [sum(losses.shape[0] > i for _, losses in records) for i in range(len(self.lanes))]
+        return LaneDescent(theta, {}, LaneLosses(records, steps))
+
+    def pieces(self, job: Job) -> list[list[Tensor]]:
+        """The batches' rows of each lane."""
+        work = self.work(job.epochs, job.steps)
+        found = []
+        for lane in self.lanes:
+            left = self.steps_of(lane, *work)
+            lengths = schedule.batch_lengths(lane.size, self.batch, self.smallest)
+            own: list[Tensor] = []
+            epoch = 0
+            while len(own) < left:
+                order = self.order(lane, job.stream, epoch)
+                own += torch.split(order[: sum(lengths)], lengths)
+                epoch += 1
+            found.append(own[:left])
+        if any(len(a) < len(b) for a, b in pairwise(found)):
+            raise Unequal("a client has more steps than one with more rows")
+        return found
+
+    def filled(self, job: Job) -> Iterator[tuple[int, Tensor, Tensor | None]]:
+        """The lanes that are not done, [lanes, rows] of a batch, and the rows' weights where some only fill it up."""
+        if len({lane.size for lane in self.lanes}) == 1:
+            for index in self.indices(*self.work(job.epochs, job.steps), job.stream):
+                yield len(index), index, None
+            return
+        pieces = self.pieces(job)
+        for step in range(len(pieces[0])):
+            now = [own[step] for own in pieces if len(own) > step]
+            lengths = torch.tensor([len(rows) for rows in now])
+            if bool((lengths == lengths[0]).all()):
+                yield len(now), torch.stack(now), None
+                continue
+            index = nn.utils.rnn.pad_sequence(now, batch_first=True)
+            real = torch.arange(index.shape[1]) < lengths[:, None]
+            filled = torch.where(real.to(index.device), index, index[:, :1])
+            yield len(now), filled, real.to(self.x) / lengths[:, None].to(self.x)
+
+    def unequally(self, theta: Tree, job: Job, state: State) -> Descent:
+        """The loop for clients of different sizes: those with most steps come first, those that are done drop out."""
+        values = {name: raw(tensor) for name, tensor in theta.items()}
+        records: list[tuple[Tensor | slice, Tensor]] = []
+        memory = state
+        step = 0
+        for group in self.groups(job):
+            for _ in range(self.steps_per_batch):
+                for which, batch in group:
+                    memory, loss = self.some(values, job, memory, which, replace(batch, step=step))
+                    records.append((which, loss))
+                step += 1
+        steps = [0] * len(self.lanes)
+        for which, _ in records:
+            for lane in range(len(steps))[which] if isinstance(which, slice) else which.tolist():
+                steps[lane] += 1
+        return LaneDescent({n: lanes(t) for n, t in values.items()}, memory, LaneLosses(records, steps))
+
+    def groups(self, job: Job) -> Iterator[list[tuple[Tensor | slice, Batch]]]:
+        """For each step the lanes that take it, in groups with batches of one length, or filled up to one."""
+        if job.loss is None and row_by_row(self.arch):
+            for n, index, weights in self.filled(job):
+                x, y = lanes(self.x[index]), lanes(self.y[index])
+                batch = Batch(x, y, 0) if weights is None else FilledBatch(x, y, 0, lanes(weights))
+                yield [(slice(0, n), batch)]
+            return
+        pieces = self.pieces(job)
+        for step in range(len(pieces[0])):
+            by_length: dict[int, list[int]] = {}
+            for lane, own in enumerate(pieces):
+                if len(own) > step:
+                    by_length.setdefault(len(own[step]), []).append(lane)
+            group: list[tuple[Tensor | slice, Batch]] = []
+            for places in by_length.values():
+                index = torch.stack([pieces[lane][step] for lane in places])
+                first = places == list(range(len(places)))
+                which = slice(0, len(places)) if first else torch.tensor(places)
+                group.append((which, Batch(lanes(self.x[index]), lanes(self.y[index]), 0)))
+            yield group
+
+    def some(
+        self, values: Tree, job: Job, memory: State, which: Tensor | slice, batch: Batch
+    ) -> tuple[State, Tensor]:
+        """One step of some lanes; `values` are moved in place."""
+        part = {name: lanes(t[which].detach()) for name, t in values.items()}
+        free = job.trained(part, self.arch, batch.step)
+        part = {name: t.requires_grad_(name in free) for name, t in part.items()}
+        count = len(next(iter(values.values()))[which])
+        with selected(count, which):
+            loss, new = job.step(self, part, free, batch, rows_of_state(memory, which))
+        for name, tensor in part.items():
+            values[name][which] = raw(tensor.detach())
+        return put_back(memory, new, which, len(self.lanes)), raw(loss)
+
+
+@dataclass(frozen=True)
+class FilledBatch(Batch):
+    """A batch in which some rows of shorter lanes count nothing."""
+
+    weights: Tensor
+
+
+def rows_of(parts: Sequence[Client]) -> Any:
+    alike = len({part.size for part in parts}) == 1
+    return lanes(torch.stack([part.rows for part in parts])) if alike else UnequalRows()
+
+
+def row_by_row(arch: Arch) -> bool:
+    return all(isinstance(module, ROW_BY_ROW) and not isinstance(module, CA) for module in arch.net.modules())
+
+
+def rows_of_state(state: State, which: Tensor | slice) -> State:
+    return {
+        key: rows_of_state(value, which) if isinstance(value, dict) else lanes(raw(value)[which])
+        for key, value in state.items()
+    }
+
+
+def put_back(old: State, new: State, which: Tensor | slice, count: int) -> State:
+    """The optimiser's memory of all lanes, with that of some replaced; zero where there was none, as it begins."""
+    kept: State = {}
+    for key, value in new.items():
+        if isinstance(value, dict):
+            kept[key] = put_back(old.get(key, {}), value, which, count)
+            continue
+        rows = raw(value)
+        whole = raw(old[key]).clone() if key in old else rows.new_zeros(count, *rows.shape[1:])
+        whole[which] = rows
+        kept[key] = lanes(whole)
+    return kept
