@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Literal
 
 import pytest
@@ -50,7 +51,7 @@ class ResNet(nn.Module):
         inside = 2
         for number, count in enumerate(blocks, 1):
             channels = [inside, *([number + 1] * count)]
-            made = [BasicBlock(*pair, attention) for pair in zip(channels, channels[1:], strict=False)]
+            made = [BasicBlock(*pair, attention) for pair in pairwise(channels)]
             setattr(self, f"layer{number}", nn.Sequential(*made))
             inside = channels[-1]
         self.fc = nn.Linear(inside, outputs)

@@ -246,10 +246,10 @@ def by_name(shares: Tensor, places: Mapping[str, int]) -> Tree:
 
 
 def blend(theta: Tree, shares: Tree) -> Tree:
-    """(1 - share) local + share global, exact at 0, at 1 and of equals; of a counter, the larger."""
+    """(1 - share) local + share global, exact at 0, at 1 and of equals; a counter is that of the larger share."""
 
     def of(local: Tensor, glob: Tensor, share: Tensor) -> Tensor:
-        return local.lerp(glob, share.to(local)) if local.is_floating_point() else local.maximum(glob)
+        return local.lerp(glob, share.to(local)) if local.is_floating_point() else torch.where(share > 0.5, glob, local)
 
     return {name: of(theta[LOCAL + name], theta[GLOBAL + name], share) for name, share in shares.items()}
 
