@@ -178,6 +178,13 @@ def test_a_norm_after_the_blocks_belongs_to_the_last_and_one_at_the_beginning_to
                                      ("head", under(arch, "head."))]  # fmt: skip
 
 
+def test_of_containers_in_containers_the_outermost_counts() -> None:
+    inner = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), nn.Linear(2, 2))
+    arch = Arch(nn.Sequential(nn.Linear(2, 2), nn.ModuleList([inner, nn.Linear(2, 2)]), nn.Linear(2, 1)))
+    assert groups(arch, "block") == [("stem", under(arch, "0.")), ("1.0", under(arch, "1.0.")),
+                                     ("1.1", under(arch, "1.1.")), ("2", under(arch, "2."))]  # fmt: skip
+
+
 def test_tensors_of_the_network_itself_and_tied_ones_are_grouped_once() -> None:
     class Odd(nn.Module):
         def __init__(self) -> None:

@@ -14,11 +14,12 @@ Fix: A is stated, by one of the paper's names or a predicate of one's own. Adapt
     end of the round: W_t^c[i] <- alpha[i, 0] L[i] + alpha[i, 1] G[i], fine-tuned              section 4.1, soft
 
 Deviations: (1) Eq. 3 prints A = 1 for what its text keeps local; A = 1 is global here, as in Eq. 2 and the tables.
-(2) A client's first round loads everything, for it has no values of its own. (3) The appendix with rates, f_m, f_s and
-the annealing of tau is not part of the text: ours are stated as defaults. (4) alpha is held as logits and learned with
-Adam: at the model's own rate plain SGD leaves it where it starts. (5) The batch index of Alg. 2 runs on from round to
-round; begun anew in each, it would never let a client of few batches learn its strategy. (6) What a plug-in keeps
+(2) A client's first round loads everything, for it has no values of its own. (3) alpha is held as logits and learned
+with Adam: at the model's own rate plain SGD leaves it where it starts. (4) The batch index of Alg. 2 runs on from round
+to round; begun anew in each, it would never let a client of few batches learn its strategy. (5) What a plug-in keeps
 private has no global value: it is always the client's own.
+Not in the text: rates, f_m, f_s and how tau is annealed (our defaults); running statistics, which go to the branch that
+was selected and are merged as the weights are.
 """
 
 from __future__ import annotations
