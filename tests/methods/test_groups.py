@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtailor import Arch, WrongInput
-from fedtailor.methods.groups import groups, loaded_by
+from fedtailor.methods.groups import blocks_of, groups, loaded_by
 from fedtailor.nn import make
 from fedtailor.nn.attention import CA, SE
 
@@ -181,6 +181,7 @@ def test_a_norm_after_the_blocks_belongs_to_the_last_and_one_at_the_beginning_to
 def test_of_containers_in_containers_the_outermost_counts() -> None:
     inner = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), nn.Linear(2, 2))
     arch = Arch(nn.Sequential(nn.Linear(2, 2), nn.ModuleList([inner, nn.Linear(2, 2)]), nn.Linear(2, 1)))
+    assert blocks_of(arch.net) == ["1.0"]
     assert groups(arch, "block") == [("stem", under(arch, "0.")), ("1.0", under(arch, "1.0.")),
                                      ("1.1", under(arch, "1.1.")), ("2", under(arch, "2."))]  # fmt: skip
 
