@@ -27,7 +27,7 @@ FOLLOWERS = (*NORMS, AttentionBlock)  # no stage or block of their own
 LACKING = {
     "BN": "norms; choose one that has some, such as lenet_bn",
     "fc": "trained head of its own; choose one that has, such as dnn",
-    "se": "attention blocks; put some in with LocalAttention, or choose another strategy",
+    "se": "attention blocks; choose one that has, or put some in with LocalAttention(..., private=False)",
     "fb": "blocks inside stages; choose one that has, as residual networks do",
     "tb": "third block in any stage; choose a deeper one, or 'w/o fb'",
 }

@@ -14,18 +14,18 @@ Fix: A is stated, by one of the paper's names or a predicate of one's own. Adapt
     end of the round: W_t^c[i] <- alpha[i, 0] L[i] + alpha[i, 1] G[i], fine-tuned              section 4.1, soft
 
 Deviations: (1) Eq. 3 prints A = 1 for what its text keeps local; A = 1 is global here, as in Eq. 2 and the tables.
-(2) A client's first round loads everything, for it has no values of its own. (3) The appendix with rates, f_m, f_s and
-the annealing of tau is not part of the text: ours are stated as defaults. (4) alpha is held as logits and learned with
-Adam: at the model's own rate plain SGD leaves it where it starts. (5) The batch index of Alg. 2 runs on from round to
-round; begun anew in each, it would never let a client of few batches learn its strategy. (6) What a plug-in keeps
+(2) A client's first round loads everything, for it has no values of its own. (3) alpha is held as logits and learned
+with Adam: at the model's own rate plain SGD leaves it where it starts. (4) The batch index of Alg. 2 runs on from round
+to round; begun anew in each, it would never let a client of few batches learn its strategy. (5) What a plug-in keeps
 private has no global value: it is always the client's own.
+Not in the text: rates, f_m, f_s and how tau is annealed (our defaults); running statistics, which go to the branch that
+was selected and are merged as the weights are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from functools import partial
 from math import inf
 from typing import Literal, get_type_hints
 
@@ -35,7 +35,7 @@ from torch.nn.functional import pad
 
 from fedtailor import tree
 from fedtailor.arch import Arch
-from fedtailor.local import SGD, Adam, Batch, Client, Optimiser, descend
+from fedtailor.local import SGD, Adam, Client, Optimiser, descend
 from fedtailor.method import Fed, Fitted, Method, Received, require
 from fedtailor.methods.groups import Level, groups, loaded_by
 from fedtailor.registry import fits, register, spell
@@ -152,35 +152,41 @@ class PartialFedAdaptive(Method):
 
     def fit(self, client: Client, state: State, model: Tree, got: Received) -> Fitted:
         places = self.places(client)
-        theta: Tree = {
-            **{LOCAL + n: own for n, own in own_last(state, model).items()},
-            **{GLOBAL + n: g for n, g in model.items()},
-            "alpha": state["alpha"],
-        }
-        trained = {branch + n for branch in (LOCAL, GLOBAL) for n in client.arch.trainable} | {"alpha"}
-        opt = Branches(client.opt, Adam() if self.alpha_optimizer == "adam" else SGD(), self.alpha_lr)
-        carried: State = {"weights": {}, "alpha": state["adam"]}
-        tau = max(self.tau_min, self.tau * self.tau_decay ** (client.round - 1))  # as AdaShare anneals it
+        theta = {**branch(LOCAL, own_last(state, model)), **branch(GLOBAL, model), "alpha": state["alpha"]}
+        now: State = {"theta": theta, "opt": {"weights": {}, "alpha": state["adam"]}}
         index = state["index"]
         for step, view in enumerate(client.each_batch()):
-            noise = client.random(f"gumbel {step}", tuple(theta["alpha"].shape)).to(theta["alpha"])
-            gate = self.gate(theta["alpha"], noise, tau)
-            move = descend(
-                view, theta, only=trained, opt=opt, opt_state=carried,
-                build=partial(self.composite, noise, tau, places),
-                absorb=partial(follow, by_name(gate, places)),
-                project=on_simplex if self.projection else None,
-            )  # fmt: skip
-            # Alg. 2 line 6: index mod (f_m + f_s) < f_m
-            moves = self.movers(by_name(gate, places), index % (self.f_m + self.f_s) < self.f_m)
-            theta = {n: torch.where(moves[n], x, theta[n]) if n in trained else x for n, x in move.theta.items()}
-            carried, index = where_moved(moves, move.opt_state, carried), index + 1
-        share = self.probability(theta["alpha"])
-        merged = blend(theta, by_name(larger(share) if self.merge == "hard" else share, places))
-        if self.merge == "soft" and self.finetune_epochs:
-            merged = descend(client, merged, epochs=self.finetune_epochs, stream=1).theta
-        after = {"local": merged, "seen": torch.ones_like(state["seen"]), "alpha": theta["alpha"]}
-        return Fitted(merged, {**after, "index": index, "adam": carried["alpha"]})
+            noise = client.random(f"gumbel {step}", tuple(state["alpha"].shape)).to(state["alpha"])
+            now, index = self.one_batch(view, now, places, noise, index), index + 1
+        share = self.probability(now["theta"]["alpha"])
+        model = blend(now["theta"], by_name(larger(share) if self.merge == "hard" else share, places))
+        if self.merge == "soft":
+            model = descend(client, model, epochs=self.finetune_epochs, stream=1).theta
+        after = {"local": model, "seen": torch.ones_like(state["seen"]), "alpha": now["theta"]["alpha"]}
+        return Fitted(model, {**after, "index": index, "adam": now["opt"]["alpha"]})
+
+    def one_batch(self, view: Client, now: State, places: Mapping[str, int], noise: Tensor, index: Tensor) -> State:
+        """Alg. 2: the composite's loss, and a step on the weights it is made of or on alpha."""
+        tau = max(self.tau_min, self.tau * self.tau_decay ** (view.round - 1))  # as AdaShare anneals it
+
+        def shares(theta: Tree) -> Tree:
+            return by_name(self.gate(theta["alpha"], noise, tau), places)
+
+        always = torch.ones_like(index, dtype=torch.bool)
+        turn = index % (self.f_m + self.f_s) < self.f_m
+        weights, alpha = (always, always) if self.shared_batches else (turn, ~turn)
+        moves = {"alpha": alpha}
+        for name, share in shares(now["theta"]).items():  # hard shares are 0 or 1: of the two branches, one moves
+            mine = weights if name in view.arch.trainable else always  # running statistics follow every pass
+            moves |= {LOCAL + name: mine & (share < 1), GLOBAL + name: mine & (share > 0)}
+        move = descend(
+            view, now["theta"], only={b + n for b in (LOCAL, GLOBAL) for n in view.arch.trainable} | {"alpha"},
+            build=lambda theta, _: blend(theta, shares(theta)),
+            absorb=lambda _, buffers: {**branch(LOCAL, buffers), **branch(GLOBAL, buffers)},
+            opt=WeightsAndAlpha(view.opt, Adam() if self.alpha_optimizer == "adam" else SGD(), self.alpha_lr),
+            opt_state=now["opt"], project=on_simplex if self.projection else None,
+        )  # fmt: skip
+        return where_moved(moves, {"theta": move.theta, "opt": move.opt_state}, now)
 
     def places(self, client: Client) -> dict[str, int]:
         """The group of every name, in the order of the model; -1 for what stays private."""
@@ -198,20 +204,6 @@ class PartialFedAdaptive(Method):
         u = ((log_alpha + gumbel) / tau).softmax(1)[:, 1]
         return u if self.update == "both" else larger(u) + (u - u.detach())
 
-    def composite(self, noise: Tensor, tau: float, places: dict[str, int], theta: Tree, batch: Batch) -> Tree:
-        """Eq. 6: every group from its branch."""
-        return blend(theta, by_name(self.gate(theta["alpha"], noise, tau), places))
-
-    def movers(self, shares: Tree, weights_turn: Tensor) -> Tree:
-        """What a batch moves: the weights of the selected branch in their turn, alpha in the other."""
-        always = torch.ones_like(weights_turn)
-        weights, alpha = (always, always) if self.shared_batches else (weights_turn, ~weights_turn)
-        moves = {"alpha": alpha}
-        for name, share in shares.items():
-            moves[LOCAL + name] = weights if self.update == "both" else weights & (share <= 0.5)
-            moves[GLOBAL + name] = weights if self.update == "both" else weights & (share > 0.5)
-        return moves
-
     def explain(self, client: Client, state: State, got: Received) -> dict[str, Tensor]:
         """How probable each group that holds a shared parameter is to be loaded globally."""
         chance = self.probability(state["alpha"])
@@ -220,7 +212,7 @@ class PartialFedAdaptive(Method):
 
 
 @dataclass(frozen=True)
-class Branches:
+class WeightsAndAlpha:
     """The client's optimiser for the weights of both branches, another one for alpha."""
 
     weights: Optimiser
@@ -244,6 +236,10 @@ def own_last(state: State, model: Tree) -> Tree:
     return tree.where(state["seen"], state["local"], model)
 
 
+def branch(prefix: str, model: Tree) -> Tree:
+    return {prefix + name: tensor for name, tensor in model.items()}
+
+
 def by_name(shares: Tensor, places: Mapping[str, int]) -> Tree:
     """The share of its group for each name; 0, which is local, for what has no group."""
     rows = pad(shares, (0, 1)).unbind()
@@ -251,25 +247,16 @@ def by_name(shares: Tensor, places: Mapping[str, int]) -> Tree:
 
 
 def blend(theta: Tree, shares: Tree) -> Tree:
-    """(1 - share) local + share global, exact at 0, at 1 and of equals; of a counter, the larger."""
+    """(1 - share) local + share global, exact at 0, at 1 and of equals; a counter is that of the larger share."""
 
     def of(local: Tensor, glob: Tensor, share: Tensor) -> Tensor:
-        return local.lerp(glob, share.to(local)) if local.is_floating_point() else local.maximum(glob)
+        return local.lerp(glob, share.to(local)) if local.is_floating_point() else torch.where(share > 0.5, glob, local)
 
     return {name: of(theta[LOCAL + name], theta[GLOBAL + name], share) for name, share in shares.items()}
 
 
-def follow(shares: Tree, theta: Tree, buffers: Tree) -> Tree:
-    """Running statistics of a forward pass go to the branch that was selected."""
-    moved = {}
-    for name, value in buffers.items():
-        moved[LOCAL + name] = torch.where(shares[name] > 0.5, theta[LOCAL + name], value)
-        moved[GLOBAL + name] = torch.where(shares[name] > 0.5, value, theta[GLOBAL + name])
-    return moved
-
-
 def where_moved(moves: Tree, new: State, old: State) -> State:
-    """An optimiser's memory: the new one of what moved, and the old one (or nothing yet) of what did not."""
+    """Of a nested state, the new values of the names that moved; of others the old ones, or zeros where none were."""
     kept: State = {}
     for key, value in new.items():
         if isinstance(value, Tensor):
