@@ -28,6 +28,7 @@ from fedtailor.method import Method, Payload, Received, Wrapper
 from fedtailor.registry import WrongInput
 from fedtailor.runners import Work
 from fedtailor.runners.sequential import Sequential
+from fedtailor.runners.stacked import Stacked
 from fedtailor.site import Reply, finished
 from fedtailor.toy import SHAPE, ToyNet, double, run, toy_driver, toy_federation, without_norm
 from fedtailor.tree import State, Tree
@@ -172,6 +173,16 @@ def resumes(method: Method) -> None:
     must_equal(whole, run(rest, 2), "after a checkpoint")
 
 
+def runs_alike_in_every_runner(method: Method) -> None:
+    """Clients trained together end where they end alone, to the last digits of float64."""
+    options: dict[str, Any] = {"model": double, "federation": toy_federation(torch.float64)}
+    alone, together = run(toy_driver(method, **options)), run(toy_driver(method, **options, runner=Stacked(1)))
+    left, right = tree.flatten(alone.state), tree.flatten(together.state)
+    must(left.keys() == right.keys(), "the states have other tensors when clients are trained together")
+    far = [n for n in left if not torch.allclose(left[n], right[n], rtol=1e-8, atol=1e-10, equal_nan=True)]
+    must(not far, f"{', '.join(far[:5])} differ when clients are trained together")
+
+
 def leaves_the_base_alone(method: Method) -> None:
     """The base network's tensors start bit-equal with and without the method."""
     driver = toy_driver(method)
@@ -198,7 +209,7 @@ LAWS: dict[str, Callable[[Method], None]] = {
     for law in (
         is_its_own_configuration, has_pure_hooks, looks_at_no_data, keeps_the_private, forgets_the_order,
         is_repeatable, survives_dropouts, takes_a_cohort_of_one, takes_models_with_and_without_norm, keeps_types,
-        is_tested_without_trace, resumes, leaves_the_base_alone, gives_values,
+        is_tested_without_trace, resumes, runs_alike_in_every_runner, leaves_the_base_alone, gives_values,
     )
 }  # fmt: skip
 

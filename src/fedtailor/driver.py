@@ -27,13 +27,10 @@ from fedtailor.method import Fed, Payload, Received, overrides
 from fedtailor.nn import make
 from fedtailor.record import Row, plain
 from fedtailor.registry import WrongInput
-from fedtailor.runners import Runner, Work
-from fedtailor.runners.sequential import Sequential
+from fedtailor.runners import Runner, Work, planner
 from fedtailor.site import Common, Exam, Reply, Site, finished, model_of, take_exam
 from fedtailor.spec import RunSpec
 from fedtailor.tree import State, Tree
-
-SMALL_MODEL = 2_000_000  # parameters; below it one thread is as fast as several, and steadier
 
 
 class Diverged(RuntimeError):
@@ -97,8 +94,9 @@ class Driver:
         held = {"trained"} if point == "trained" else set() if self.broadcasts else {"held"}
         self.common = replace(self.common, keeps=frozenset(waits | held))
         self.sites = [self.site(i) for i in range(self.data.n)]
-        self.runner = runner or Sequential(1 if self.size_of(self.initial) < SMALL_MODEL else torch.get_num_threads())
         self.cohort_size = 1 if method.pools else spec.cohort_size(self.data.n)
+        trainers = self.data.n if method.trains == "all" else self.cohort_size
+        self.runner = runner or planner.planned(spec.runner, self.arch, trainers)
         self.round = 0
         self.rows: list[Row] = []
         self.kept: list[State] = [self.first_kept(i) for i in range(self.data.n)]

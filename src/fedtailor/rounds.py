@@ -17,8 +17,7 @@ from fedtailor.metrics import select, summarise
 from fedtailor.nn import Model, make
 from fedtailor.record import Row, RunFolder
 from fedtailor.registry import WrongInput
-from fedtailor.runners import Runner
-from fedtailor.runners.sequential import Sequential
+from fedtailor.runners import Runner, planner
 from fedtailor.spec import RunSpec
 
 
@@ -115,7 +114,7 @@ def resume(
         if rounds < done:
             raise WrongInput(f"{path} has {done} rounds already, so it cannot end at {rounds}; ask for {done} or more")
         spec = replace(spec, rounds=rounds)
-    driver = Driver(spec, federation, runner or Sequential(info["plan"]["threads"]))
+    driver = Driver(spec, federation, runner or planner.again(info["plan"]))
     round, state, messages = folder.load()
     for message in messages:
         warnings.warn(message, stacklevel=2)

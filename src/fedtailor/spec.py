@@ -42,7 +42,7 @@ class RunSpec:
     finish_epochs: int | None = None  # local tuning after the last round; None: the method's own
     seed: int = 0
     device: str = "cpu"
-    runner: Literal["auto", "sequential"] = "auto"
+    runner: Literal["auto", "sequential", "stacked"] = "auto"
     on_nan: Literal["stop", "drop"] = "stop"  # a client that diverges stops the run, or loses its round
     checkpoint_every: int = 10
 
@@ -128,7 +128,7 @@ HINTS: dict[str, Any] = {
     "finish_epochs": int | None,
     "seed": int, "device": str, "checkpoint_every": int,
     "weighting": Literal["auto", "size", "uniform"], "buffers": Literal["with_layer", "local"],
-    "point": Literal["received", "trained", "adapted"] | None, "runner": Literal["auto", "sequential"],
+    "point": Literal["received", "trained", "adapted"] | None, "runner": Literal["auto", "sequential", "stacked"],
     "on_nan": Literal["stop", "drop"],
 }  # fmt: skip
 

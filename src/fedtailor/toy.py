@@ -18,6 +18,7 @@ from fedtailor.data.federation import Federation
 from fedtailor.driver import Driver, MethodNote
 from fedtailor.method import Method
 from fedtailor.nn.attention import Slot
+from fedtailor.runners.sequential import Sequential
 from fedtailor.spec import RunSpec
 
 SIZES = (12, 7, 3, 9, 1)  # training rows of the clients; a batch is 4
@@ -67,7 +68,7 @@ def toy_driver(method: Method, **options: Any) -> Driver:
     """A driver of the toy federation: three of five clients a round, batches of four."""
     settings: dict[str, Any] = {"model": ToyNet, "rounds": 4, "cohort": 3, "batch": 4, "lr": 0.1, "momentum": 0.5}
     federation = options.pop("federation", None) or toy_federation()
-    runner = options.pop("runner", None)
+    runner = options.pop("runner", None) or Sequential(1)
     kind = options.pop("kind", Driver)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MethodNote)  # a toy network may well make a plug-in inert

@@ -87,7 +87,9 @@ FinishEpochs = Annotated[
 ]
 Seed = Annotated[str | None, _option("seed", "Seed of the run: initial values, batches, cohorts. 0.", RUNNING, "N")]
 Seeds = Annotated[str | None, _option("seeds", "Repeat with so many seeds, from --seed on.", RUNNING, "N")]
-Runner = Annotated[str | None, _option("runner", "How clients are trained; auto chooses.", RUNNING, "auto|sequential")]
+Runner = Annotated[
+    str | None, _option("runner", "How clients are trained; auto chooses.", RUNNING, "auto|sequential|stacked")
+]
 Device = Annotated[str | None, _option("device", "Where tensors are: cpu, cuda, cuda:1, mps.", RUNNING, "NAME")]
 OnNan = Annotated[
     str | None, _option("on-nan", "A client that diverges stops the run, or loses its round.", RUNNING, "stop|drop")

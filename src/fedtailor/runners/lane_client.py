@@ -40,13 +40,18 @@ def same(values: Iterable[T], what: str) -> T:
     return first
 
 
-class UnequalRows:
-    """Stands for the rows of clients that hold different numbers of them."""
+class Differs:
+    """Stands for what is not the same for all clients: their numbers, or rows of different lengths."""
+
+    def __init__(self, what: str):
+        self.what = what
 
     def refuse(self, *_: Any, **__: Any) -> Any:
-        raise Unequal("the clients' sizes differ")
+        raise Unequal(f"the clients' {self.what} differ")
 
-    __len__ = __getitem__ = __iter__ = __torch_function__ = refuse
+    __len__ = __getitem__ = __iter__ = __index__ = __int__ = __float__ = __eq__ = __lt__ = __add__ = __radd__ = refuse
+    __mul__ = __rmul__ = __sub__ = __rsub__ = __mod__ = __format__ = __str__ = __hash__ = refuse
+    __torch_function__ = refuse
 
 
 @dataclass
@@ -143,7 +148,8 @@ class LaneClient(Client):
     @classmethod
     def of(cls, parts: Sequence[Client]) -> LaneClient:
         common = {f.name: getattr(parts[0], f.name) for f in fields(Client)}
-        return cls(**{**common, "rows": rows_of(parts), "number": -1, "meter": LaneMeter()}, lanes=tuple(parts))
+        common |= {"rows": rows_of(parts), "number": Differs("numbers"), "meter": LaneMeter()}
+        return cls(**common, lanes=tuple(parts))
 
     def with_lanes(self, parts: Sequence[Client]) -> LaneClient:
         return replace(self, lanes=tuple(parts), rows=rows_of(parts))
@@ -339,7 +345,7 @@ class FilledBatch(Batch):
 
 def rows_of(parts: Sequence[Client]) -> Any:
     alike = len({part.size for part in parts}) == 1
-    return lanes(torch.stack([part.rows for part in parts])) if alike else UnequalRows()
+    return lanes(torch.stack([part.rows for part in parts])) if alike else Differs("sizes")
 
 
 def row_by_row(arch: Arch) -> bool:

@@ -89,15 +89,13 @@ class Stacked:
         try:
             return together(chunk, round, examine)
         except Unequal:
-            return [r for equal in by_size(chunk) for r in self.of_equals(equal, round, examine)]
-        except OneByOne as reason:
-            self.refused = str(reason)
+            return [reply for equal in by_size(chunk) for reply in self.carried_out(equal, round, examine)]
+        except Exception as error:  # one by one, where a fault of the method shows with the client's name
+            replies = list(self.alone.train(chunk, round, examine))
+            self.refused = str(error) if isinstance(error, OneByOne) else f"{type(error).__name__}: {error}"
             method = chunk[0].site.common.method
-            warnings.warn(f"{method!r} runs its clients one by one: {reason}", UserWarning, stacklevel=2)
-            return list(self.alone.train(chunk, round, examine))
-
-    def of_equals(self, chunk: list[Work], round: int, examine: bool) -> list[Reply]:
-        return self.carried_out(chunk, round, examine)
+            warnings.warn(f"{method!r} runs its clients one by one: {self.refused}", UserWarning, stacklevel=2)
+            return replies
 
 
 @contextmanager

@@ -1,20 +1,9 @@
-"""`Lanes`: one value for each of several clients, that ordinary code takes for a single one.
-
-A `Lanes` tensor holds the clients' values stacked in a leading dimension which only this module sees: its `shape`,
-`dim` and `len` are those of one client's value, and every operation on it is done for all clients at once. So the hooks
-of a method and the `forward` of a network, written for one client, run unchanged for many.
-
-What is common in training has a rule here that is as fast as a stack of clients can be (a linear layer is one batched
-product, a convolution one grouped convolution). Whatever has none goes through `torch.vmap`, one operation at a time,
-or else lane by lane; and what no stack can answer, such as Python that looks at values, raises `OneByOne`: these
-clients must be run one by one.
-"""
+"""Rules for operations on values: what broadcasts, what reduces, what moves dimensions; and the rule for the rest."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,145 +11,21 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-Function = Callable[..., Any]
-Rule = Callable[[Function, tuple[Any, ...], dict[str, Any]], Any]
-
-
-_shape, _ndim = Tensor.shape.__get__, Tensor.ndim.__get__  # type: ignore[attr-defined]  # of the whole stack
-
-
-class OneByOne(Exception):
-    """What is asked for cannot be done for several clients at once."""
-
-
-class Lanes(Tensor):
-    """Values of several clients; see the module."""
-
-    __slots__ = ()
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Function, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        with torch._C.DisableTorchFunctionSubclass():
-            return (RULES.get(func) or unknown)(func, args, kwargs or {})
-
-    @property
-    def shape(self) -> torch.Size:  # type: ignore[override]
-        with torch._C.DisableTorchFunctionSubclass():
-            return stacked_shape(self)[1:]
-
-    @property
-    def ndim(self) -> int:  # type: ignore[override]
-        with torch._C.DisableTorchFunctionSubclass():
-            return depth(self)
-
-    @property
-    def T(self) -> Tensor:  # type: ignore[override]
-        return self.transpose(0, 1) if self.ndim == 2 else self.permute(*reversed(range(self.ndim)))
-
-    def dim(self) -> int:
-        return self.ndim
-
-    def size(self, dim: int | None = None) -> Any:
-        return self.shape if dim is None else self.shape[dim]
-
-    def numel(self) -> int:
-        return self.shape.numel()
-
-    def __len__(self) -> int:
-        if not self.ndim:
-            raise TypeError("len() of a 0-d tensor")
-        return self.shape[0]
-
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"lanes({raw(self)!r})"
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return iter(self.unbind(0))
-
-    def __bool__(self) -> bool:
-        raise OneByOne("Python that branches on a tensor's value")
-
-    def item(self) -> Any:
-        raise OneByOne("item()")
-
-    def tolist(self) -> Any:
-        raise OneByOne("tolist()")
-
-    __float__ = __int__ = __index__ = item
-
-
-def lanes(stacked: Tensor) -> Tensor:
-    """`stacked`, whose first dimension counts clients, as the value of each; on the same memory."""
-    with torch._C.DisableTorchFunctionSubclass():
-        return stacked.as_subclass(Lanes)
-
-
-def raw(value: Tensor) -> Tensor:
-    """The stacked values as an ordinary tensor, on the same memory."""
-    with torch._C.DisableTorchFunctionSubclass():
-        return value.as_subclass(Tensor)
-
-
-def is_lanes(value: object) -> bool:
-    return type(value) is Lanes
-
-
-# ---------- lanes that are not all of a chunk ----------
-
-_selection: list[tuple[int, Tensor | slice]] = []
-
-
-@contextmanager
-def selected(count: int, which: Tensor | slice) -> Iterator[None]:
-    """While `count` lanes of a chunk are worked on, values of the whole chunk stand for theirs."""
-    _selection.append((count, which))
-    try:
-        yield
-    finally:
-        _selection.pop()
-
-
-def aligned(values: Sequence[Tensor]) -> list[Tensor]:
-    """Lanes of the whole chunk cut to those that are worked on, where they meet such."""
-    counts = [stacked_shape(value)[0] for value in values]
-    if len(set(counts)) == 1:
-        return list(values)
-    if not _selection:
-        raise OneByOne("values of different numbers of clients")
-    count, which = _selection[-1]
-    return [value if own == count else value[which] for value, own in zip(values, counts, strict=True)]
-
-
-def stacks(*values: Tensor) -> list[Tensor]:
-    """The stacked values as ordinary tensors, of the same clients."""
-    return [value.as_subclass(Tensor) for value in aligned(values)]
-
-
-# ---------- rules ----------
-# A rule is called where Lanes are ordinary stacked tensors to every operation.
-
-
-def wrapped(out: Any) -> Any:
-    if type(out) is Tensor:
-        out.__class__ = Lanes
-        return out
-    if isinstance(out, tuple | list):
-        parts = [wrapped(part) for part in out]
-        return type(out)(*parts) if hasattr(out, "_fields") else type(out)(parts)
-    return out
-
-
-def depth(value: Tensor) -> int:
-    """Dimensions of one client's value."""
-    ndim: int = _ndim(value)
-    return ndim - 1 if type(value) is Lanes else ndim
-
-
-def stacked_shape(value: Tensor) -> torch.Size:
-    shape: torch.Size = _shape(value)
-    return shape
+from fedtailor.lanes.value import (
+    DEFAULT,
+    Function,
+    Lanes,
+    OneByOne,
+    aligned,
+    both,
+    depth,
+    is_lanes,
+    raw,
+    register,
+    stacked_shape,
+    stacks,
+    wrapped,
+)
 
 
 def elementwise(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -376,120 +241,6 @@ def unknown(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     return wrapped(tree_unflatten([torch.stack(column) for column in columns], flat[0][1]))
 
 
-# ---------- rules for layers ----------
-
-
-def linear(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    x, weight, bias = (*args, *(kwargs.get(k) for k in ("weight", "bias")[len(args) - 1 :]))[:3]
-    if not is_lanes(x) or (bias is not None and is_lanes(bias) is not is_lanes(weight)) or depth(x) < 2:
-        return unknown(func, args, kwargs)
-    if not is_lanes(weight):
-        return wrapped(func(x, weight, bias))
-    x, weight, *rest = stacks(x, weight, *([] if bias is None else [bias]))
-    rows = x.reshape(len(x), -1, x.shape[-1])
-    out = torch.baddbmm(rest[0].unsqueeze(1), rows, weight.mT) if rest else torch.bmm(rows, weight.mT)
-    return wrapped(out.reshape(*x.shape[:-1], out.shape[-1]))
-
-
-def merged(x: Tensor) -> Tensor:
-    """[lanes, rows, channels, ...] as [rows, lanes * channels, ...], channels last in memory."""
-    order = (1, *range(3, x.ndim), 0, 2)
-    last = x.permute(order).contiguous()
-    flat = last.view(*last.shape[:-2], -1)
-    return flat.permute(0, flat.ndim - 1, *range(1, flat.ndim - 1))
-
-
-def parted(x: Tensor, count: int) -> Any:
-    """What `merged` made, as it was; a view on the same memory."""
-    return wrapped(x.view(len(x), count, -1, *x.shape[2:]).transpose(0, 1))
-
-
-def convolution(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    x, weight, bias = given.pop("input"), given.pop("weight"), given.pop("bias", None)
-    if not is_lanes(x) or not is_lanes(weight) or (bias is not None and not is_lanes(bias)):
-        return unknown(func, args, kwargs)
-    x, weight, *rest = stacks(x, weight, *([] if bias is None else [bias]))
-    count = len(x)
-    given["groups"] = given.get("groups", 1) * count
-    out = func(merged(x), weight.flatten(0, 1), rest[0].flatten() if rest else None, **given)
-    return parted(out, count)
-
-
-def pooling(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Each channel for itself."""
-    [x], rest = stacks(args[0]), args[1:]
-    return parted(func(merged(x), *rest, **kwargs), len(x))
-
-
-def batch_norm(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """As one norm over the channels of all clients; their running statistics are moved in place."""
-    names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    x = given.pop("input")
-    if not is_lanes(x):
-        return unknown(func, args, kwargs)
-    own = [name for name in names[1:5] if is_lanes(given.get(name))]
-    x, *values = stacks(x, *(given[name] for name in own))
-    common = [name for name in names[1:5] if isinstance(given.get(name), Tensor) and name not in own]
-    given |= {name: given[name].expand(len(x), -1).reshape(-1) for name in common}
-    given |= {name: value.reshape(-1) for name, value in zip(own, values, strict=True)}
-    return parted(func(merged(x), **given), len(x))
-
-
-def cross_entropy(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    out, y, *rest = args
-    reduction = kwargs.get("reduction", "mean")
-    usual = is_lanes(out) and is_lanes(y) and depth(out) == 2 and depth(y) == 1
-    if rest or kwargs.keys() - {"reduction"} or not usual:
-        return unknown(func, args, kwargs)
-    out, y = stacks(out, y)
-    losses = func(out.flatten(0, 1), y.flatten(), reduction="none").view(len(out), -1)
-    return wrapped(losses if reduction == "none" else losses.mean(1) if reduction == "mean" else losses.sum(1))
-
-
-_generators: list[list[torch.Generator]] = []
-
-
-@contextmanager
-def drawing_from(seeds: Sequence[int]) -> Iterator[None]:
-    """Dropout draws each lane's mask from a generator of its own."""
-    _generators.append([torch.Generator().manual_seed(seed) for seed in seeds])
-    try:
-        yield
-    finally:
-        _generators.pop()
-
-
-def dropout(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Each client's mask is drawn from its own generator, as the client alone would draw it."""
-    x, p, training, *_ = (*args, *(kwargs.get(k, d) for k, d in (("p", 0.5), ("training", True))[len(args) - 1 :]))
-    if not training or p == 0:
-        return x
-    if not _generators or not is_lanes(x):
-        raise OneByOne("dropout outside training")
-    draws, [x] = _generators[-1], stacks(x)
-    if len(x) != len(draws):
-        which = _selection[-1][1]
-        places = range(len(draws))[which] if isinstance(which, slice) else which.tolist()
-        draws = [draws[place] for place in places]
-    # as torch draws it for one client: contiguous noise of the input's shape
-    noise = torch.stack([torch.empty(x.shape[1:], dtype=x.dtype).bernoulli_(1 - p, generator=g) for g in draws])
-    return wrapped(x * noise.to(x.device).div_(1 - p))
-
-
-def register(rule: Rule, *functions: Any) -> None:
-    RULES.update({function: rule for function in functions if function is not None})
-
-
-def both(names: str) -> list[Any]:
-    """A function of torch and the method of Tensor by that name, where there are such."""
-    places = (torch, Tensor)
-    return [getattr(place, name) for name in names.split() for place in places if hasattr(place, name)]
-
-
-RULES: dict[Any, Rule] = {}
 register(
     elementwise,
     *both(
@@ -517,14 +268,6 @@ register(joining, torch.cat, torch.stack, torch.concat)
 register(indexing, Tensor.__getitem__)
 register(assigning, Tensor.__setitem__)
 register(gradient, torch.autograd.grad)
-register(linear, F.linear)
-register(convolution, F.conv1d, F.conv2d, F.conv3d)
-register(
-    pooling, F.max_pool1d, F.max_pool2d, F.avg_pool1d, F.avg_pool2d, F.adaptive_avg_pool1d, F.adaptive_avg_pool2d,
-    F.adaptive_max_pool2d, torch.max_pool2d, torch.max_pool1d,
-)  # fmt: skip
-register(batch_norm, F.batch_norm)
-register(cross_entropy, F.cross_entropy)
-register(dropout, F.dropout)
 register(of_lists, *(getattr(torch, name) for name in dir(torch) if name.startswith("_foreach_")))
 register(norms, torch._foreach_norm)
+DEFAULT.append(unknown)
