@@ -325,6 +325,7 @@ class Driver:
         return {
             "fedtailor": fedtailor.__version__, "torch": torch.__version__, "numpy": np.__version__,
             "python": platform.python_version(), "method": repr(method), "point": self.common.point,
+            "finish_epochs": self.common.finish_epochs,
             "sees": method.sees, "citation": method.citation, "spec": self.spec.to_dict(),
             "data": {
                 "source": data.source, "name": data.name, "fingerprint": data.fingerprint(), "clients": data.clients,

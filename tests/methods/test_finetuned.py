@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,12 +23,16 @@ from fedtailor import (
     FedProx,
     FedProxC,
     Received,
+    RunSpec,
     TunedStart,
     Wrapper,
     WrongInput,
+    federate,
     schedule,
 )
 from fedtailor.driver import MethodNote
+from fedtailor.report.outcomes import outcomes
+from fedtailor.report.read import read
 from fedtailor.tree import State, Tree
 
 # FedAvg+FT.
@@ -60,6 +65,18 @@ def test_the_run_may_ask_for_another_finish() -> None:
     data = squares((1.0,), (1.0,), (1,))
     driver = play(FedAvgFT(ft_epochs=4), data, Line(0.0), 1, finish_epochs=0)
     assert float(driver.final(0)["w"]) == w_of(driver)
+
+
+def test_a_report_says_that_the_end_was_tuned(tmp_path: Path) -> None:
+    data = regressions()
+    for method, name in ((FedAvgFT(ft_epochs=4), "tuned"), (FedAvg(), "plain")):
+        spec = RunSpec(method=method, model=Line(0.4, -0.1), rounds=1, batch=0, lr=0.1)
+        federate(spec, federation(data), out=tmp_path / name)
+    taken = {}
+    for name in ("tuned", "plain"):
+        (comparison,) = read([tmp_path / name])
+        taken[name] = outcomes(comparison)[0].taken
+    assert taken == {"tuned": "end of run, 4 tuning epochs", "plain": "end of run"}
 
 
 # FTL.

@@ -148,7 +148,8 @@ def _taken(picked: Sequence[tuple[RunRecord, Mapping[str, Any]]], how: metrics.H
     if not picked:
         return "not tested yet"
     if all(row.get("finish") for _, row in picked):
-        tuned = {int(run.spec.get("finish_epochs") or 0) for run, _ in picked} - {0}
+        # the run's own word, or the method's where the run says nothing
+        tuned = {int(run.info.get("finish_epochs") or run.spec.get("finish_epochs") or 0) for run, _ in picked} - {0}
         return f"end of run, {max(tuned)} tuning epochs" if tuned else "end of run"
     rounds = sorted({int(row["round"]) for _, row in picked})
     words = f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
