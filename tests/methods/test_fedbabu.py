@@ -94,6 +94,13 @@ def test_frozen_tensors_stay_in_the_rounds_and_in_the_tuning() -> None:
     assert not torch.equal(driver.final(1)["head.weight"], Frozen().head.weight)
 
 
+def test_a_client_too_small_for_a_step_is_tested_with_what_it_received() -> None:
+    driver = play(FedBABU(), federation(regressions((1, 4), dtype=np.float32)), normed(), 2)
+    assert driver.rows[0]["steps"] == [0, 1]
+    assert same(driver.final(0), {**driver.last_delivery()[0].model, **driver.kept[0]["personal"]})
+    assert not same(driver.final(1), {**driver.last_delivery()[1].model, **driver.kept[1]["personal"]})
+
+
 def test_a_head_without_a_tensor_of_its_own_is_refused() -> None:
     net = Tied()
     net.head.requires_grad_(False)
