@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 from inspect import signature
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 from calling import Call
 
 from fedtailor import Arch, registry
+from fedtailor.cli import main
 from fedtailor.nn import make
 
 
@@ -31,17 +34,84 @@ def test_list_tells_options_and_leaves_out_what_is_filled_in(call: Call) -> None
     assert "synthetic(alpha=0.5, beta=0.5)" in call("list", "data").out
 
 
-def test_list_tells_what_stays(call: Call) -> None:
-    blocks = {
-        block.split()[0].split("(")[0]: block for block in call("list", "methods").out.split("\n\n") if block.strip()
-    }
-    assert "stays at the client: the whole model" in blocks["Local"]
-    assert "stays at the client: normalisation layers" in blocks["FedBN"]
-    assert "stays at the client: last layer" in blocks["FedPer"]
-    assert "stays at the client: nothing" in blocks["FedAvg"]
-    assert "a state of its own (v)" in blocks["Ditto"] and "ICML 2021" in blocks["Ditto"]
-    assert "sees nothing" in blocks["Local"] and "sees everybody's rows" in blocks["Centralised"]
-    assert "tested: adapted" in blocks["Ditto"]
+@pytest.fixture(scope="module")
+def listed() -> dict[str, str]:
+    """What `list methods` says of each of them."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert main(["list", "methods"]) == 0
+    blocks = [" ".join(block.split()) for block in out.getvalue().split("\n\n") if block.strip()]
+    return {re.split(r"\W", block)[0]: block for block in blocks}
+
+
+def test_list_tells_what_stays(listed: dict[str, str]) -> None:
+    assert "stays at the client: the whole model" in listed["Local"]
+    assert "stays at the client: normalisation layers" in listed["FedBN"]
+    assert "stays at the client: last layer" in listed["FedPer"]
+    assert "stays at the client: nothing" in listed["FedAvg"]
+    assert "stays at the client: the layers it adds" in listed["LocalAttention"]
+    assert "a state of its own (v)" in listed["Ditto"]
+    assert "a state of its own (local, losses, started, w); here around FedAvg()" in listed["AdaptiveLocalAggregation"]
+
+
+def test_list_tells_what_is_sent_and_who_sees_it(listed: dict[str, str]) -> None:
+    values = Arch(make("lenet_bn", classes=10, shape=(3, 28, 28), seed=0)).values()
+    size = {name: value.numel() * value.element_size() for name, value in values.items()}
+    norms = {name for name in size if name.startswith("bn")}
+    assert norms == Arch(make("lenet_bn", classes=10, shape=(3, 28, 28), seed=0)).norm
+    without_norms = 1 - sum(size[name] for name in norms) / sum(size.values())
+    body = 1 - 4 * (84 * 10 + 10) / sum(size.values())  # the last layer has 84 inputs
+    both = 1 + 4 * 45178 / sum(size.values())  # the printed number of LeNet's parameters
+    for name, down, up in (
+        ("FedAvg", "1 model", "1"),
+        ("FedBN", f"{without_norms:.2f} models", f"{without_norms:.2f}"),
+        ("FedBABU", f"{body:.2f} models", f"{body:.2f}"),
+        ("SCAFFOLD", f"{both:.2f} models", f"{both:.2f}"),
+        ("pFedLA", "1 model", "1"),  # attention stays
+    ):
+        assert f"traffic: {down} down, {up} up; the server sees sums of uploads only tested:" in listed[name], name
+    for name, down in (("FedFomo", 5), ("APPLE", 8 - 1), ("FedHAM", 8)):  # M of them; the others'; and the mean of all
+        assert f"traffic: {down} models down, 1 up; the server sees single clients' models" in listed[name], name
+    assert "traffic: none; the server sees nothing" in listed["Local"]
+    assert "the rows themselves, before the first round; the server sees everybody's rows" in listed["Centralised"]
+    assert "1 up, and the public rows once; the server sees sums of uploads only and" in listed["FedHealth"]
+    assert "Traffic is of one client in one round" in listed["Traffic"] and "among 8 clients" in listed["Traffic"]
+
+
+def test_list_tells_what_is_tested_and_who_proposed_it(listed: dict[str, str]) -> None:
+    assert "tested: adapted; Li et al., ICML 2021" in listed["Ditto"]
+    assert "tested: received, and after 5 epochs of tuning at the end; McMahan et al." in listed["FedAvgFT"]
+    assert "tested: received; McMahan et al., AISTATS 2017" in listed["FedAvg"]
+    assert "tested: received; Li et al., MLSys 2020" in listed["FedProx"]
+    assert "Guo et al., Neurocomputing 2023; Li et al., MLSys 2020" in listed["FedMCSA"]
+    for name in registry.names("method"):
+        assert re.search(r"traffic: .*; the server sees .* tested: (received|trained|adapted)\b.*; \w+", listed[name])
+        assert "no paper stated" not in listed[name] and "could not be tried" not in listed[name], name
+
+
+BROKEN = '''
+from fedtailor import FedAvg, register
+from dataclasses import dataclass
+
+
+@register("method", "Broken")
+@dataclass(frozen=True, repr=False)
+class Broken(FedAvg):
+    """FedAvg that does not get far."""
+
+    def fit(self, client, state, model, got):
+        raise ZeroDivisionError("no such luck")
+'''
+
+
+def test_list_goes_on_when_a_method_fails(call: Call) -> None:
+    Path("broken.py").write_text(BROKEN, encoding="utf-8")
+    ended = call("list", "methods", "--plugin", "broken.py")
+    assert ended.code == 0, ended.err
+    block = next(block for block in ended.out.split("\n\n") if block.startswith("Broken"))
+    assert "could not be tried on lenet_bn: ZeroDivisionError: no such luck" in block
+    assert "traffic: ?" in block
+    assert "\nSCAFFOLD" in ended.out
 
 
 def test_list_shows_the_users_own(call: Call, plugin: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from nets import normed
+from nets import Frozen, Tied, normed
 from quadratic import SIZES, Line, TwoLayers, common, federation, play, regressions, same
 from reference import SETTINGS, close, descend, mean, options, two_layers, values
 
@@ -26,6 +26,10 @@ def test_numpy_reference_with_two_of_three_clients_a_round(setting: dict[str, fl
     head = {"head.weight": start["head.weight"]}
     for row in driver.rows:
         work = options(setting, row["round"])
+        for i, (x, y) in enumerate(rows):  # tested, with absent clients: a copy of what was sent, fine-tuned
+            copy = descend({**body, **head}, two_layers(x, y), only=PARTS[part], **{**work, "epochs": 3})
+            out = float(x[0] @ copy["body.weight"].T @ copy["head.weight"][0])
+            assert row["test"]["rmse"][i] == pytest.approx(abs(out - y[0]), rel=1e-9)
         trained = [descend({**body, **head}, two_layers(*rows[i]), only=BODY, **work) for i in row["cohort"]]
         body = {"body.weight": mean(trained, [SIZES[i] for i in row["cohort"]])["body.weight"]}
     close(common(driver), body)
@@ -71,6 +75,37 @@ def test_the_tuned_copies_are_discarded() -> None:
     assert same(runs[0].server["model"], runs[1].server["model"])
     assert runs[0].rows[-1]["test"] != runs[1].rows[-1]["test"]
     assert runs[0].rows[-1]["point"] == "adapted"
+
+
+def test_running_statistics_of_the_copy_follow_its_tuning_and_are_discarded() -> None:
+    data = federation(regressions((4,), dtype=np.float32))
+    for part in PARTS:
+        driver = play(FedBABU(ft_epochs=3, ft_part=part), data, normed(), 2)
+        assert int(driver.server["model"]["1.num_batches_tracked"]) == 2
+        assert int(driver.final(0)["1.num_batches_tracked"]) == 2 + 3
+
+
+def test_frozen_tensors_stay_in_the_rounds_and_in_the_tuning() -> None:
+    driver = play(FedBABU(), federation(regressions(dtype=np.float32)), Frozen(), 3, lr=0.02, weight_decay=0.1)
+    for place in (driver.server["model"], driver.final(1)):
+        for name in ("body.weight", "body.bias"):
+            assert torch.equal(place[name], Frozen().state_dict()[name]), name
+        assert not torch.equal(place["middle.weight"], Frozen().middle.weight)
+    assert not torch.equal(driver.final(1)["head.weight"], Frozen().head.weight)
+
+
+def test_a_client_too_small_for_a_step_is_tested_with_what_it_received() -> None:
+    driver = play(FedBABU(), federation(regressions((1, 4), dtype=np.float32)), normed(), 2)
+    assert driver.rows[0]["steps"] == [0, 1]
+    assert same(driver.final(0), {**driver.last_delivery()[0].model, **driver.kept[0]["personal"]})
+    assert not same(driver.final(1), {**driver.last_delivery()[1].model, **driver.kept[1]["personal"]})
+
+
+def test_a_head_without_a_tensor_of_its_own_is_refused() -> None:
+    net = Tied()
+    net.head.requires_grad_(False)
+    with pytest.raises(WrongInput, match=r"FedBABU: the model's last layer has no trained tensor.*such as dnn"):
+        play(FedBABU(), federation(regressions(dtype=np.float32)), net, 1)
 
 
 def test_only_the_body_travels() -> None:

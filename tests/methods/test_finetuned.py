@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
-from nets import normed
+from nets import Frozen, Tied, normed
 from quadratic import SIZES, Line, TwoLayers, common, federation, left, play, regressions, same, squares, w_of
 from reference import SETTINGS, close, descend, line, mean, options, two_layers, values
 
-from fedtailor import FTL, FedAvg, FedAvgC, FedAvgFT, FedBABU, FedProx, FedProxC, TunedStart, WrongInput
+from fedtailor import (
+    FTL,
+    Arch,
+    Client,
+    FedAvg,
+    FedAvgC,
+    FedAvgFT,
+    FedBABU,
+    FedProx,
+    FedProxC,
+    Received,
+    RunSpec,
+    TunedStart,
+    Wrapper,
+    WrongInput,
+    federate,
+    schedule,
+)
 from fedtailor.driver import MethodNote
+from fedtailor.report.outcomes import outcomes
+from fedtailor.report.read import read
+from fedtailor.tree import State, Tree
 
 # FedAvg+FT.
 
@@ -42,6 +65,18 @@ def test_the_run_may_ask_for_another_finish() -> None:
     data = squares((1.0,), (1.0,), (1,))
     driver = play(FedAvgFT(ft_epochs=4), data, Line(0.0), 1, finish_epochs=0)
     assert float(driver.final(0)["w"]) == w_of(driver)
+
+
+def test_a_report_says_that_the_end_was_tuned(tmp_path: Path) -> None:
+    data = regressions()
+    for method, name in ((FedAvgFT(ft_epochs=4), "tuned"), (FedAvg(), "plain")):
+        spec = RunSpec(method=method, model=Line(0.4, -0.1), rounds=1, batch=0, lr=0.1)
+        federate(spec, federation(data), out=tmp_path / name)
+    taken = {}
+    for name in ("tuned", "plain"):
+        (comparison,) = read([tmp_path / name])
+        taken[name] = outcomes(comparison)[0].taken
+    assert taken == {"tuned": "end of run, 4 tuning epochs", "plain": "end of run"}
 
 
 # FTL.
@@ -84,6 +119,18 @@ def test_ftl_head_says_that_the_rest_stays_as_drawn() -> None:
     assert driver.rows[0]["up"] == [8 * 6] * 3  # the whole model travels
 
 
+def test_ftl_head_needs_a_head_and_something_below_it() -> None:
+    net = TwoLayers()
+    net.head.requires_grad_(False)
+    with pytest.raises(WrongInput, match=r"FTL: the model's last layer has no trained tensor.*such as dnn"):
+        play(FTL("head"), federation(regressions()), net, 1)
+    play(FTL(), federation(regressions()), net, 1)
+    rows = regressions(dtype=np.float32)
+    with pytest.warns(MethodNote, match="a single layer, so that trainable='head' is 'all'"):
+        head = play(FTL("head"), federation(rows), torch.nn.Linear(2, 1), 2)
+    assert not torch.equal(head.final(0)["weight"], head.initial["weight"])
+
+
 # FedAvg-C and FedProx-C.
 
 
@@ -118,11 +165,38 @@ def test_tuned_start_numpy_reference(setting: dict[str, float], mu: float) -> No
 
 
 def test_the_extra_epochs_enter_the_upload_and_have_batches_of_their_own() -> None:
-    data = federation(regressions((9, 9), dtype=np.float32))
-    once, tuned = (play(m, data, normed(), 1, batch=3) for m in (FedAvg(), FedAvgC(ft_epochs=1)))
-    twice = play(FedAvg(), data, normed(), 1, batch=3, epochs=2)
-    assert not same(common(tuned), common(once))
-    assert not same(common(tuned), common(twice))
+    rows, batch = regressions((7, 4)), 3
+    driver = play(FedAvgC(ft_epochs=2), federation(rows), Line(0.4, -0.1), 2, batch=batch, momentum=0.5)
+    w = values(Line(0.4, -0.1))["w"]
+    for row in driver.rows:
+        sent = []
+        for i, (x, y) in enumerate(rows):
+            own = w.copy()
+            for stream, epochs in ((1, 2), (0, 1)):  # tuning; then the batches that plain training would have
+                velocity = np.zeros(2)
+                for epoch in range(epochs):
+                    order = schedule.epoch_order(0, row["round"], i, stream, epoch, torch.arange(len(y))).numpy()
+                    for part in np.split(order, range(batch, len(y), batch)):
+                        velocity = 0.5 * velocity + line(x[part], y[part])({"w": own})["w"]
+                        own = own - 0.1 * velocity
+            sent.append({"w": own})
+        w = mean(sent, [7, 4])["w"]
+    close(common(driver), {"w": w})
+
+
+@dataclass(frozen=True, repr=False)
+class HalfWay(FedAvg):
+    """Any method that makes something of its message before it trains."""
+
+    def start(self, client: Client, state: State, got: Received) -> tuple[Tree, State]:
+        return {name: 0.5 * value for name, value in got.model.items()}, state
+
+
+def test_what_is_tuned_is_the_start_of_the_inner_method() -> None:
+    # 4 is received and 2 made of it; a tuning step covers a tenth of the way to 1, and leaves 1.9; then 1.81 is sent
+    driver = play(TunedStart(HalfWay(), ft_epochs=1), squares((1.0,), (1.0,), (1,)), Line(4.0), 1)
+    assert driver.rows[0]["test"]["rmse"] == pytest.approx([0.5**0.5 * 0.9])
+    assert w_of(driver) == pytest.approx(1.81)
 
 
 @pytest.mark.parametrize("inner", [FedAvg(), FedProx(mu=0.5), FedBABU(ft_epochs=1)], ids=repr)
@@ -132,6 +206,57 @@ def test_without_tuning_it_is_the_inner_method_and_says_so(inner) -> None:
     with pytest.warns(MethodNote, match="ft_epochs=0 nothing is fine-tuned, and this is"):
         tuned = play(TunedStart(inner, ft_epochs=0), data, normed(), 3, **options)
     assert same(common(tuned), common(plain))
+
+
+@dataclass(frozen=True, repr=False)
+class HeadAtHome(Wrapper):
+    """Any plug-in that keeps some names private, as local attention does."""
+
+    def personal(self, arch: Arch) -> frozenset[str]:
+        return arch.head
+
+
+def test_a_private_head_goes_on_from_where_training_left_it_and_is_tuned_first() -> None:
+    rows = regressions()
+    driver = play(HeadAtHome(FedProxC(mu=0.7, ft_epochs=2)), federation(rows), TwoLayers(), 3, cohort=2)
+    start = values(TwoLayers())
+    body, heads = {"body.weight": start["body.weight"]}, [{"head.weight": start["head.weight"]}] * 3
+    for row in driver.rows:
+        sent = []
+        for i in row["cohort"]:
+            f = two_layers(*rows[i])
+            tuned = descend({**body, **heads[i]}, f, lr=0.1, epochs=2)
+
+            def pulled(m, f=f, body=body):  # the head has no received counterpart to be near to
+                slope = f(m)
+                return {**slope, "body.weight": slope["body.weight"] + 0.7 * (m["body.weight"] - body["body.weight"])}
+
+            sent.append(descend(tuned, pulled, lr=0.1, epochs=1))
+            heads[i] = {"head.weight": sent[-1]["head.weight"]}
+        mixed = mean(sent, [SIZES[i] for i in row["cohort"]])
+        body = {"body.weight": mixed["body.weight"]}
+    close(common(driver), body)
+    for kept, head in zip(driver.kept, heads, strict=True):
+        close(kept["personal"], head)
+
+
+@pytest.mark.parametrize("method", [FedAvgFT(), FTL(), FedAvgC(ft_epochs=2), FedProxC(ft_epochs=2)], ids=repr)
+def test_frozen_and_tied_tensors(method) -> None:
+    data, settings = federation(regressions(dtype=np.float32)), {"lr": 0.02, "momentum": 0.9, "weight_decay": 0.1}
+    frozen = play(method, data, Frozen(), 4, **settings)
+    for place in (common(frozen), frozen.final(1)):
+        for name, value in Frozen().state_dict().items():
+            assert torch.equal(place[name], value) == name.startswith("body"), name
+    tied = play(method, data, Tied(), 2, **settings)
+    assert set(tied.final(0)) == {"up.weight", "head.weight", "head.bias"}
+    assert not torch.equal(tied.final(0)["up.weight"], Tied().up.weight)
+
+
+@pytest.mark.parametrize("method", [FedAvgFT(), FTL(), FedAvgC(), FedProxC()], ids=repr)
+def test_one_model_travels_each_way(method) -> None:
+    driver = play(method, federation(regressions()), Line(0.4, -0.1), 1, cohort=2)
+    expected = [16 if i in driver.rows[0]["cohort"] else 0 for i in range(3)]
+    assert driver.rows[0]["down"] == driver.rows[0]["up"] == expected
 
 
 def test_the_named_methods_are_the_compositions() -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
-from nets import normed
+from nets import Frozen, Tied, normed
 from quadratic import SIZES, Line, federation, play, regressions, same, squares, w_of
 from reference import SETTINGS, Model, close, line, mean, options, values
 from torch import Tensor, nn
 
-from fedtailor import FedAvg, PerFedAvg, WrongInput
+from fedtailor import Arch, FedAvg, PerFedAvg, Wrapper, WrongInput, schedule
 from fedtailor.driver import MethodNote
 from fedtailor.methods import perfedavg
 
@@ -45,6 +47,9 @@ def test_numpy_reference_with_two_of_three_clients_a_round(setting: dict[str, fl
     driver = play(PerFedAvg(variant, alpha=0.2), federation(rows), Line(0.4, -0.1), 3, cohort=2, **setting)
     w = values(Line(0.4, -0.1))
     for row in driver.rows:
+        for i, (x, y) in enumerate(rows):  # tested, with absent clients: w as sent after a step on the training rows
+            v = w["w"] - 0.2 * line(x, y)(w)["w"]
+            assert row["test"]["rmse"][i] == pytest.approx(abs(float(x[0] @ v - y[0])), rel=1e-9)
         work, sent = options(setting, row["round"]), []
         momentum, decay, lr = work.get("momentum", 0.0), work.get("weight_decay", 0.0), work["lr"]
         for i in row["cohort"]:
@@ -65,6 +70,32 @@ def test_numpy_reference_with_two_of_three_clients_a_round(setting: dict[str, fl
         adapted: Model = {"w": w["w"] - 0.2 * line(*rows_of_i)(w)["w"]}
         close(driver.final(i), adapted, 1e-9)
         close(got.model, w, 1e-9)  # adapting has left w as it was
+
+
+def test_the_three_batches_of_a_step_have_different_parts() -> None:
+    rows, alpha, beta, batch = regressions((7, 4)), 0.2, 0.1, 3
+    settings = {"batch": batch, "epochs": 2}
+    driver = play(PerFedAvg("HF", alpha=alpha, beta=beta), federation(rows), Line(0.4, -0.1), 2, **settings)
+    w = values(Line(0.4, -0.1))["w"]
+    for row in driver.rows:
+        sent = []
+        for i, (x, y) in enumerate(rows):
+            own = w.copy()
+            streams = []  # the rows of D', D and D'' at each step; D' has those that plain training would have
+            for stream in range(3):
+                epochs = (
+                    schedule.epoch_order(0, row["round"], i, stream, epoch, torch.arange(len(y))).numpy()
+                    for epoch in range(2)
+                )
+                streams.append([part for order in epochs for part in np.split(order, range(batch, len(y), batch))])
+            for outer, inner, third in zip(*streams, strict=True):
+                v = own - alpha * line(x[inner], y[inner])({"w": own})["w"]
+                g = line(x[outer], y[outer])({"w": v})["w"]
+                hessian = 2 / len(third) * x[third].T @ x[third]
+                own = own - beta * (g - alpha * hessian @ g)
+            sent.append({"w": own})
+        w = mean(sent, [7, 4])["w"]
+    close(driver.server["model"], {"w": w}, 1e-9)
 
 
 class Curved(nn.Module):
@@ -157,6 +188,57 @@ def test_the_rates_are_the_runs_unless_given() -> None:
     assert all(same(given.final(i), usual.final(i)) for i in range(3))
 
 
+def test_the_adapting_step_is_plain_whatever_the_optimiser() -> None:
+    # from 0 towards 1 with alpha = 0.5: v = 0.5 and g = -0.5, which a norm of 0.6 does not clip; the gradient -1 at w
+    # would be clipped to -0.6, so that v = 0.3 and g = -0.7
+    data = squares((1.0,), (1.0,), (1,))
+    driver = play(PerFedAvg(alpha=0.5, beta=0.1), data, Line(0.0), 1, clip=0.6, momentum=0.9, weight_decay=0.3)
+    assert w_of(driver) == pytest.approx(0.05)
+    assert float(driver.final(0)["w"]) == pytest.approx(0.05 + 0.5 * (1 - 0.05))
+    clipped = play(PerFedAvg(alpha=0.5, beta=0.1), data, Line(0.0), 1, clip=0.4)
+    assert w_of(clipped) == pytest.approx(0.04)
+
+
+@dataclass(frozen=True, repr=False)
+class HeadAtHome(Wrapper):
+    """Any plug-in that keeps some names private, as local attention does."""
+
+    def personal(self, arch: Arch) -> frozenset[str]:
+        return arch.head
+
+
+@pytest.mark.parametrize("variant", ["FO", "HF"])
+def test_a_private_head_is_trained_and_adapted_with_the_rest(variant: str) -> None:
+    # for a client alone it makes no difference whether the server or the client keeps the head
+    data, method = federation(regressions((5,))), PerFedAvg(variant, alpha=0.2)
+    private, whole = (play(m, data, normed().double(), 3, momentum=0.9) for m in (HeadAtHome(method), method))
+    assert set(private.kept[0]["personal"]) == {"3.weight", "3.bias"}
+    torch.testing.assert_close(private.final(0), whole.final(0), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("variant", ["FO", "HF"])
+def test_frozen_and_tied_tensors(variant: str) -> None:
+    data, settings = federation(regressions(dtype=np.float32)), {"lr": 0.02, "momentum": 0.9, "weight_decay": 0.1}
+    frozen = play(PerFedAvg(variant), data, Frozen(), 4, **settings)
+    for place in (frozen.server["model"], frozen.final(1)):
+        for name, value in Frozen().state_dict().items():
+            assert torch.equal(place[name], value) == name.startswith("body"), name
+    tied = play(PerFedAvg(variant), data, Tied(), 2, **settings)
+    assert set(tied.final(0)) == {"up.weight", "head.weight", "head.bias"}
+    assert not torch.equal(tied.final(0)["up.weight"], Tied().up.weight)
+
+
+def test_one_model_travels_each_way() -> None:
+    driver = play(PerFedAvg("HF"), federation(regressions()), Line(0.4, -0.1), 1, cohort=2)
+    expected = [16 if i in driver.rows[0]["cohort"] else 0 for i in range(3)]
+    assert driver.rows[0]["down"] == driver.rows[0]["up"] == expected
+
+
+def test_a_difference_that_is_never_taken_says_so() -> None:
+    with pytest.warns(MethodNote, match=r"delta=0.1 has no effect with variant='FO'"):
+        play(PerFedAvg(delta=0.1), federation(regressions()), Line(0.4, -0.1), 0)
+
+
 def test_running_statistics_follow_the_passes_at_v_only() -> None:
     data = federation(regressions(dtype=np.float32))
     driver = play(PerFedAvg("HF"), data, normed(), 1, epochs=4)
@@ -171,7 +253,10 @@ def test_a_client_too_small_for_a_step_is_tested_with_what_it_received() -> None
     assert not same(driver.final(1), driver.last_delivery()[1].model)
 
 
-@pytest.mark.parametrize("wrong", [{"variant": "SO"}, {"alpha": -1.0}, {"beta": -1.0}, {"delta": 0.0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"variant": "SO"}, {"alpha": -1.0}, {"beta": -1.0}, {"delta": 0.0}, {"alpha": np.inf}],
+)
 def test_impossible_values_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(WrongInput, match=f"PerFedAvg: {next(iter(wrong))}=.* must be"):
         PerFedAvg(**wrong)

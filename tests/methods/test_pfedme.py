@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from nets import normed
+from nets import Frozen, Tied, normed
 from quadratic import SIZES, Line, TwoLayers, common, federation, play, regressions, same, squares, w_of
 from reference import SETTINGS, Gradient, Model, close, line, mean, options, two_layers, values
 
-from fedtailor import Arch, Local, Wrapper, WrongInput, pFedMe
+from fedtailor import Arch, Local, Wrapper, WrongInput, pFedMe, schedule
 from fedtailor.driver import MethodNote
 
 CENTRES, CURVATURES = np.array((1.0, 2.0, -3.0)), np.array((1.0, 4.0, 0.5))
@@ -100,6 +100,32 @@ def test_numpy_reference_with_two_of_three_clients_a_round(setting: dict[str, fl
         close(kept["method"]["theta"], own)
 
 
+def test_each_batch_has_its_own_k_steps() -> None:
+    rows, lam, eta, lr, batch, inner = regressions(), 3.0, 0.1, 0.1, 2, 3
+    driver = play(
+        pFedMe(lam=lam, K=inner, eta=eta), federation(rows), Line(0.4, -0.1), 2,
+        batch=batch, epochs=2, cohort=2, lr=lr, momentum=0.5,
+    )  # fmt: skip
+    w, theta = values(Line(0.4, -0.1))["w"], [values(Line(0.4, -0.1))["w"]] * 3
+    for row in driver.rows:
+        sent = []
+        for i in row["cohort"]:
+            own, velocity = w.copy(), 0.0  # the velocity goes on from batch to batch, and starts afresh in a round
+            for epoch in range(2):
+                order = schedule.epoch_order(0, row["round"], i, 0, epoch, torch.arange(SIZES[i])).numpy()
+                for part in np.split(order, range(batch, SIZES[i], batch)):
+                    gradient = line(*(values[part] for values in rows[i]))
+                    for _ in range(inner):
+                        velocity = 0.5 * velocity + gradient({"w": theta[i]})["w"] + lam * (theta[i] - own)
+                        theta[i] = theta[i] - lr * velocity
+                    own = own - eta * lam * (own - theta[i])
+            sent.append(own)
+        w = np.mean(sent, axis=0)
+    close(common(driver), {"w": w})
+    for kept, own in zip(driver.kept, theta, strict=True):
+        close(kept["method"]["theta"], {"w": own})
+
+
 def test_a_private_head_lives_in_theta_without_the_spring() -> None:
     rows = regressions()
     method = HeadAtHome(pFedMe(lam=3.0, K=3, eta=0.1, mu=0.3))
@@ -137,6 +163,42 @@ def test_what_is_tested_is_theta_and_never_w() -> None:
     received = play(pFedMe(), data, Line(0.0), 4, point="received", **settings)  # GM: w, as sent to all
     assert received.rows[-1]["test"]["rmse"] == pytest.approx([abs(before - c) for c in centres])
     assert same(received.server["model"], driver.server["model"])
+
+
+def test_trained_is_the_clients_copy_of_the_global_model() -> None:
+    # as by hand above: w = 0 is received, theta = 0.17 is trained, and w_i = 0.034 is sent; x = sqrt(1/2)
+    data, method = squares((1.0,), (1.0,), (1,)), pFedMe(lam=2.0, K=2, eta=0.1)
+    for point, w in (("received", 0.0), ("trained", 0.034), ("adapted", 0.17)):
+        driver = play(method, data, Line(0.0), 1, point=point)
+        assert driver.rows[0]["test"]["rmse"] == pytest.approx([0.5**0.5 * (1 - w)]), point
+
+
+def test_with_equal_data_all_are_as_one() -> None:
+    rows = regressions((4,)) * 3
+    one, three = (play(pFedMe(), federation(part), normed().double(), 3, epochs=2) for part in (rows[:1], rows))
+    torch.testing.assert_close(common(three), common(one), rtol=1e-9, atol=1e-12)
+    for i in range(3):
+        torch.testing.assert_close(three.final(i), one.final(0), rtol=1e-9, atol=1e-12)
+
+
+def test_a_client_too_small_for_a_step_sends_back_what_it_received() -> None:
+    driver = play(pFedMe(), federation(regressions((1, 4), dtype=np.float32)), normed(), 3)
+    first = play(pFedMe(), federation(regressions((1, 4), dtype=np.float32)), normed(), 0)
+    assert driver.rows[0]["steps"] == [0, 5]
+    assert same(driver.final(0), first.final(0))  # theta has never moved
+    alone = play(pFedMe(), federation(regressions((1,), dtype=np.float32)), normed(), 2)
+    assert torch.equal(common(alone)["0.weight"], normed()[0].weight)
+
+
+def test_frozen_and_tied_tensors() -> None:
+    data, settings = federation(regressions(dtype=np.float32)), {"lr": 0.02, "momentum": 0.9, "weight_decay": 0.1}
+    frozen = play(pFedMe(mu=0.1, beta=1.5), data, Frozen(), 4, **settings)
+    for place in (common(frozen), frozen.final(1)):
+        for name, value in Frozen().state_dict().items():
+            assert torch.equal(place[name], value) == name.startswith("body"), name
+    tied = play(pFedMe(mu=0.1), data, Tied(), 2, **settings)
+    assert set(tied.final(0)) == {"up.weight", "head.weight", "head.bias"}
+    assert not torch.equal(tied.final(0)["up.weight"], Tied().up.weight)
 
 
 def test_lam_pulls_theta_to_w() -> None:
@@ -186,7 +248,10 @@ def test_running_statistics_are_those_of_theta_averaged_whatever_beta() -> None:
     assert int(driver.server["model"]["1.num_batches_tracked"]) == 3
 
 
-@pytest.mark.parametrize("wrong", [{"lam": -1.0}, {"K": 0}, {"beta": -1.0}, {"eta": -0.1}, {"mu": -0.1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"lam": -1.0}, {"K": 0}, {"beta": -1.0}, {"eta": -0.1}, {"mu": -0.1}, {"lam": np.inf}],
+)
 def test_impossible_values_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(WrongInput, match=f"pFedMe: {next(iter(wrong))}=.* must be"):
         pFedMe(**wrong)

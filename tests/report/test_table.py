@@ -229,6 +229,16 @@ def test_a_narrow_terminal_gets_fewer_columns_and_is_told(make_comparison: Make,
         assert title.lower() in " ".join(text.split())
 
 
+def test_a_long_name_is_broken_and_hides_no_number(make_comparison: Make) -> None:
+    long = "Proximal(LocalAttention(FedAvg(), kind='hybrid', private=True), mu=0.01, anchor='fixed', inner_steps=1)"
+    (comparison,) = read([make_comparison([long, "Local()"])])
+    table = tabulate(comparison)
+    text = printed(as_rich(table, 80), 80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert all(row["macro"].text in text for row in table.rows)
+    assert "anchor='fixed'" in text and "…" not in text
+
+
 def test_markup_in_names_is_only_text(make_run: Make) -> None:
     (comparison,) = read([make_run("A|B <i>[bold]x()"), make_run("Local()")])
     table = tabulate(comparison)

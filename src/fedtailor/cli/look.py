@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +27,7 @@ KINDS = {"methods": "method", "data": "data", "models": "model", "partitions": "
 SEES = {"sums": "sums of uploads only", "models": "single clients' models"}
 WHOLE = "the whole model"
 FROM_DATA = ("classes", "shape")  # a model's arguments that are not the user's
+TRIED_CLIENTS, TRIED_ROUNDS = 8, 100  # of the federation that the list of methods tries each of them on
 
 
 def report(
@@ -84,6 +86,10 @@ def list_(
         for line in [found.summary, *(_of_method(found) if kind == "method" else ())]:
             screen.print(Padding(Text(line), (0, 0, 0, 4)))
         screen.print()
+    if kind == "method":
+        model = f"lenet_bn, among {TRIED_CLIENTS} clients that all take part"
+        screen.print(Text(f"Traffic is of one client in one round half way through a run, in models of {model}."))
+        screen.print(Text("For your own data and model: fedtailor inspect --data NAME --model NAME --method NAME"))
 
 
 def usage(kind: str, found: Entry) -> str:
@@ -96,6 +102,7 @@ def usage(kind: str, found: Entry) -> str:
 
 
 def _of_method(found: Entry) -> Iterator[str]:
+    """What a method keeps, sends and shows, found by trying it; of a user's own, perhaps why that failed."""
     from fedtailor.method import Method
     from fedtailor.methods.fedavg import FedAvg
 
@@ -104,36 +111,97 @@ def _of_method(found: Entry) -> Iterator[str]:
         method = found.factory(**{p.name: FedAvg() for p in needed})
     except (TypeError, ValueError):
         return
-    if isinstance(method, Method):
-        given = f"; here around {FedAvg()!r}" if needed else ""
-        stays = _personal(method)
-        sees = "everybody's rows" if method.pools else "nothing" if stays == WHOLE else SEES[method.sees]
-        yield f"stays at the client: {stays}{given}"
-        yield f"the server sees {sees}; tested: {method.point}; {method.paper or 'no paper stated'}"
+    if not isinstance(method, Method):
+        return
+    try:
+        stays, traffic = _tried(method)
+    except Exception as error:  # of a user's own method: the list goes on
+        yield f"could not be tried on lenet_bn: {type(error).__name__}: {error}"
+        stays = traffic = "?"
+    around = f"; here around {FedAvg()!r}" if needed else ""
+    public = " and the public rows" if method.public_share else ""
+    sees = "everybody's rows" if method.pools else "nothing" if stays == WHOLE else f"{SEES[method.sees]}{public}"
+    yield f"stays at the client: {stays}{around}"
+    yield f"traffic: {traffic}; the server sees {sees}"
+    tuned = f", and after {method.finish_epochs} epochs of tuning at the end" if method.finish_epochs else ""
+    yield f"tested: {method.point}{tuned}; {'; '.join(_papers(method)) or 'no paper stated'}"
 
 
-def _personal(method: Method) -> str:
-    """What never leaves the client, in words: of LeNet with batch norm, which has every kind of layer."""
+def _papers(method: Method) -> list[str]:
+    """Of all that a method is made of, the innermost first; FedAvg's where there is no other."""
+    from fedtailor.method import Wrapper
+    from fedtailor.methods.fedavg import FedAvg
+
+    inside = [method]
+    while isinstance(inside[-1], Wrapper):
+        inside.append(inside[-1].inner)
+    papers = [part.paper for part in reversed(inside) if part.paper]
+    return list(dict.fromkeys([paper for paper in papers if paper != FedAvg.paper] or papers))
+
+
+def _tried(method: Method) -> tuple[str, str]:
+    """What stays at a client and what travels, in words, of LeNet with batch norm: it has every kind of layer.
+
+    One client takes part in a first round, all others are given its upload, and what it then exchanges half way through
+    the run is counted.
+    """
     import torch
 
+    from fedtailor import tree
     from fedtailor.arch import Arch
-    from fedtailor.method import Fed
+    from fedtailor.data.federation import Federation
+    from fedtailor.driver import Driver
     from fedtailor.nn import make
+    from fedtailor.spec import RunSpec
 
-    net = make("lenet_bn", classes=10, shape=(3, 28, 28), seed=0)
-    before = frozenset(Arch(net).names)
-    arch = Arch(method.build(net))
-    personal = method.personal(arch)
+    n, none = TRIED_CLIENTS, torch.empty(0, dtype=torch.int64)
+    rows = torch.arange(4 * n)
+    images = torch.rand(4 * n, 3, 28, 28, generator=torch.Generator().manual_seed(0))
+    federation = Federation(
+        name="tried", x=images, y=rows % 10, clients=tuple(map(str, range(n))), groups=(0,) * n, group_names=("all",),
+        classes=tuple("0123456789"), train=torch.split(rows, 4), validation=(none,) * n, test=(none,) * n,
+    )  # fmt: skip
+    spec = RunSpec(method=method, model="lenet_bn", rounds=TRIED_ROUNDS, batch=0, steps=1, lr=0.01)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        driver = Driver(spec, federation)
+        public = driver.public_due(0) > 0
+        everybody = range(driver.data.n)
+        _, upload, driver.kept[0] = _exchange(driver, 0, everybody, 1)
+        driver.server = driver.aggregate(driver.fed(1), driver.server, dict.fromkeys(everybody, upload))
+        down, up, _ = _exchange(driver, 0, everybody, TRIED_ROUNDS // 2)
+    base = Arch(make("lenet_bn", classes=10, shape=(3, 28, 28), seed=0))
+    received, sent = (tree.nbytes(way) / tree.nbytes(base.values()) for way in (down, up))
+    traffic = f"{_models(received)} down, {_number(sent)} up" if received or sent else "none"
+    if method.pools:
+        traffic = "the rows themselves, before the first round"
+    return _stays(driver, frozenset(base.names)), f"{traffic}, and the public rows once" if public else traffic
+
+
+def _number(value: float) -> str:
+    """With two digits, or as a whole number where it is one."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _models(value: float) -> str:
+    return f"{_number(value)} model{'' if _number(value) == '1' else 's'}"
+
+
+def _stays(driver: Driver, base: frozenset[str]) -> str:
+    """What never leaves the client, in words."""
+    arch, personal = driver.arch, driver.private
     groups = {
-        "normalisation layers": arch.norm, "last layer": arch.head, "the layers it adds": frozenset(arch.names) - before
+        "normalisation layers": arch.norm, "last layer": arch.head, "the layers it adds": frozenset(arch.names) - base
     }  # fmt: skip
     words = [name for name, names in groups.items() if names and names <= personal]
     others = len(personal - frozenset().union(*groups.values()))
     words += [f"{others} further tensors"] if others else []
     words = [WHOLE] if personal == frozenset(arch.names) else words
-    fed = Fed(arch, 1, torch.ones(1), (0,), 0, 1, 0)
-    own = sorted(method.init_client(fed, arch.values()).keys() - {"inner"})
-    words += [f"a state of its own ({', '.join(own)})"] if own else []
+    state, own = driver.kept[0]["method"], set[str]()
+    while state is not None:
+        own |= state.keys() - {"inner"}
+        state = state.get("inner")
+    words += [f"a state of its own ({', '.join(sorted(own))})"] if own else []
     return ", ".join(words) or "nothing"
 
 
@@ -161,7 +229,8 @@ def inspect_(
     chosen = registry.parse("method", method or "fedavg")
     spec = RunSpec.of(federation, chosen, model=model, buffers=buffers, rounds=1, steps=1, cohort=1)
     driver = Driver(spec, federation)
-    down, up = _exchange(driver)
+    smallest = min(range(driver.data.n), key=lambda i: len(driver.sites[i].rows))
+    down, up, _ = _exchange(driver, smallest, [smallest], 1)
     arch, screen = driver.arch, console()
     layer = {name: layer for layer, names in arch.layers.items() for name in names}
     table = Table(title=f"{model or federation.model} under {chosen!r}, on {federation.name}", title_justify="left")
@@ -192,17 +261,17 @@ def inspect_(
     screen.print(Text("Bytes are of one client in one round: down from the server, up to it."))
 
 
-def _exchange(driver: Driver) -> tuple[State, State]:
-    """What one client receives and sends in a round of one step."""
+def _exchange(driver: Driver, number: int, cohort: Sequence[int], round: int) -> tuple[State, State, State]:
+    """What one client of a cohort receives, sends and keeps in a round."""
     import torch
 
     from fedtailor.site import take_part
 
-    number = min(range(driver.data.n), key=lambda i: len(driver.sites[i].rows))
-    payload = driver.common.method.send(driver.fed(1), driver.server, torch.tensor([number]))
-    got = driver.message(payload, 0, number)
-    reply = take_part(driver.sites[number], driver.kept[number], got, 1, examine=False)
-    return {"model": got.model, "extra": got.extra, "peers": got.peers}, dict(reply.upload or {})
+    payload = driver.common.method.send(driver.fed(round), driver.server, torch.tensor(cohort))
+    got = driver.message(payload, cohort.index(number), number)
+    reply = take_part(driver.sites[number], driver.kept[number], got, round, examine=False)
+    down = {"model": got.model, "extra": got.extra, "peers": got.peers}
+    return down, dict(reply.upload or {}), dict(reply.kept or {})
 
 
 def _beside(down: State, up: State) -> dict[str, tuple[int, int]]:

@@ -1,5 +1,7 @@
 """`Lanes`: one value for each of several clients, that ordinary code takes for a single one."""
 
+from __future__ import annotations
+
 from fedtailor.lanes import rules as rules
 from fedtailor.lanes.layers import drawing_from
 from fedtailor.lanes.value import Lanes, OneByOne, is_lanes, lanes, raw, selected

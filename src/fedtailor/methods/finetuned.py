@@ -19,7 +19,7 @@ from typing import Literal
 
 from fedtailor.arch import Arch
 from fedtailor.local import Client, descend
-from fedtailor.method import Fitted, Method, Received, Wrapper, require
+from fedtailor.method import Fed, Fitted, Method, Received, Wrapper, require
 from fedtailor.methods.fedala import AdaptiveLocalAggregation
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.methods.proximal import FedProx
@@ -75,8 +75,18 @@ class FTL(Method):
         require(allowed, "FTL", f"trainable={self.trainable!r} must be 'all' or 'head'")
 
     def notes(self, arch: Arch, n: int) -> Iterator[str]:
-        if self.trainable == "head":
+        if self.trainable == "head" and arch.trainable == arch.head:
+            yield "FTL: the model is a single layer, so that trainable='head' is 'all'"
+        elif self.trainable == "head" and arch.head:
             yield "FTL: with trainable='head' every layer but the last keeps its first values; give it a trained model"
+
+    def init_server(self, fed: Fed, model: Tree) -> State:
+        require(
+            self.trainable == "all" or bool(fed.arch.head), "FTL",
+            "the model's last layer has no trained tensor of its own (it is frozen, or tied to another layer), so with "
+            "trainable='head' nothing would be trained; choose a model that has one, such as dnn",
+        )  # fmt: skip
+        return {"model": model}
 
     def fit(self, client: Client, state: State, model: Tree, got: Received) -> Fitted:
         only = client.arch.head if self.trainable == "head" else None

@@ -18,6 +18,7 @@ Running statistics of batch norm follow the passes at v only: v is the model tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -55,14 +56,17 @@ class PerFedAvg(Method):
         require(self.variant in ("FO", "HF"), "PerFedAvg", f"variant={self.variant!r} must be 'FO' or 'HF'")
         for name in ("alpha", "beta"):
             rate = getattr(self, name)
-            require(rate is None or rate >= 0, "PerFedAvg", f"{name}={rate} must be 0 or more, or None: the run's lr")
-        require(self.delta > 0, "PerFedAvg", f"delta={self.delta} must be above 0, such as 0.001")
+            allowed = rate is None or 0 <= rate < math.inf
+            require(allowed, "PerFedAvg", f"{name}={rate} must be finite and 0 or more, or None: the run's lr")
+        require(0 < self.delta < math.inf, "PerFedAvg", f"delta={self.delta} must be above 0, such as 0.001")
 
     def notes(self, arch: Arch, n: int) -> Iterator[str]:
         if self.alpha == 0:
             yield "PerFedAvg: with alpha=0 there is no adapting step, so this is FedAvg"
         if self.beta == 0:
             yield "PerFedAvg: with beta=0 the global model never moves"
+        if self.variant == "FO" and self.delta != PerFedAvg.delta:
+            yield f"PerFedAvg: delta={self.delta} has no effect with variant='FO', which leaves the Hessian out"
 
     def fit(self, client: Client, state: State, model: Tree, got: Received) -> Fitted:
         alpha, beta = self.rate(client), client.lr if self.beta is None else self.beta

@@ -17,6 +17,7 @@ authors' code (0.001 there), is 0 by default as in the paper.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -54,7 +55,7 @@ class pFedMe(Method):
     def __post_init__(self) -> None:
         for name in ("lam", "beta", "eta", "mu"):
             value = getattr(self, name)
-            require(value >= 0, "pFedMe", f"{name}={value} must be 0 or more")
+            require(0 <= value < math.inf, "pFedMe", f"{name}={value} must be finite, and 0 or more")
         require(self.K >= 1, "pFedMe", f"K={self.K} must be 1 or more, such as 5")
 
     def notes(self, arch: Arch, n: int) -> Iterator[str]:

@@ -98,15 +98,19 @@ def caption(comparison: Comparison, found: Sequence[Outcome], how: How) -> str:
 
 
 def as_rich(table: Table, width: int | None = None) -> RichTable:
-    """For the terminal. What does not fit into `width` is left out, and the caption says so."""
+    """For the terminal. What does not fit into `width` is left out, and the caption says so; of a name that would take
+    more than half of it, the words are broken over lines."""
     shown = list(table.columns)
-    while width is not None and len(shown) > 2 and sum(_width(table, column) + 3 for column in shown) + 1 > width:
+    least = {column.key: _width(table, column) for column in shown}
+    if width is not None:
+        least["method"] = min(least["method"], width // 2)
+    while width is not None and len(shown) > 2 and sum(least[column.key] + 3 for column in shown) + 1 > width:
         shown.remove(max(shown, key=lambda column: column.rank))
     hidden = [column.title.lower() for column in table.columns if column not in shown]
     note = f" Left out for lack of width: {words.listing(hidden)}." if hidden else ""
     rich = RichTable(title=table.title, caption=table.caption + note, caption_justify="left", title_justify="left")
-    least = {column.key: _width(table, column) for column in shown}
-    spare = max(0, (width or 10_000) - sum(least.values()) - 3 * len(shown) - 1)  # for titles that need not be broken
+    needed = sum(least[column.key] + 3 for column in shown) + 1
+    spare = max(0, (width or 10_000) - needed)  # for titles that need not be broken
     for column in shown:
         text, room = column.key in ("method", "point"), min(spare, max(0, len(column.title) - least[column.key]))
         spare -= room
