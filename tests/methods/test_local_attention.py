@@ -426,6 +426,13 @@ def test_any_model_with_slots_will_do_however_deep_they_are() -> None:
     assert driver.private == {"inner.1.filter.weight", "after.filter.weight"}
 
 
+def test_one_slot_in_two_places_is_two_slots() -> None:
+    slot = Slot(3)
+    net = nn.Sequential(nn.Conv2d(2, 3, 1), slot, nn.ReLU(), slot, nn.Flatten(), nn.Linear(36, 1)).double()
+    driver = play(pFedLA(kind="eca"), DATA, net, 1)
+    assert driver.private == {"1.filter.weight", "3.filter.weight"}
+
+
 def test_building_does_not_touch_the_global_generator() -> None:
     before = torch.get_rng_state()
     net = tiny()
@@ -501,6 +508,7 @@ def test_fedbn_on_a_model_whose_only_norms_are_in_the_attention_is_refused() -> 
         ({"eca_kernel": 2}, "eca_kernel=2 must be odd"),
         ({"eca_kernel": -1}, "eca_kernel=-1 must be odd"),
         ({"ca_hidden": (3, 0)}, r"ca_hidden=\(3, 0\) must be widths of 1 or more"),
+        ({"weighting": "rows"}, "weighting='rows' must be 'size' or 'uniform', or None"),
     ],
 )
 def test_impossible_settings_are_refused(options, message: str) -> None:
@@ -536,6 +544,8 @@ def test_the_defaults_say_nothing_and_the_settings_read_back() -> None:
         assert registry.parse("method", repr(method)) == method
     assert registry.parse("method", "pfedla(FedBN(), kind='eca')") == pFedLA(FedBN(), kind="eca")
     assert registry.parse("method", "pFedLA").inner == FedAvg()
+    sizes = {"se_reduction": 2, "eca_kernel": 5, "ca_reduction": 8, "ca_hidden": (3, 5)}
+    assert pFedLA(FedBN(), **sizes) == LocalAttention(FedBN(), **sizes, weighting="uniform")
 
 
 # ---------- the contract ----------
