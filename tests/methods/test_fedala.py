@@ -339,6 +339,16 @@ def test_p_counts_shared_layers_only() -> None:
                                                           "after.weight", "after.bias"}  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore::fedtailor.driver.MethodNote")
+def test_p_above_the_shared_layers_is_all_of_them() -> None:
+    data = federation(regressions(dtype=np.float32))
+    for inner, layers in ((FedAvg(), 2), (FedPer(), 1)):
+        rule = {"eta": 0.3, "cap": 3}
+        enough, more, fewer = (play(ALA(inner, p=p, **rule), data, normed(), 3) for p in (layers, 9, layers - 1))
+        assert same(common(enough), common(more)) and not same(common(enough), common(fewer))
+        assert all(same(own_state(enough, i)["w"], own_state(more, i)["w"]) for i in range(3))
+
+
 @dataclass(frozen=True, repr=False)
 class HeadAtHome(Wrapper):
     def personal(self, arch: Arch) -> frozenset[str]:
@@ -499,7 +509,8 @@ def test_what_makes_no_difference_is_said_once() -> None:
 
 
 @pytest.mark.parametrize("wrong", [
-    {"p": -1}, {"s": 0.0}, {"s": 101.0}, {"eta": -1.0}, {"threshold": -1.0}, {"cap": 0}, {"later_epochs": -1},
+    {"p": -1}, {"s": 0.0}, {"s": 101.0}, {"eta": -1.0}, {"eta": float("inf")}, {"threshold": -1.0}, {"cap": 0},
+    {"later_epochs": -1},
 ])  # fmt: skip
 def test_impossible_values_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(WrongInput, match=f"{next(iter(wrong))}=.* must be"):
