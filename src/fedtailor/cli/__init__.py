@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):  # a terminal that cannot show a letter shows a question mark
             stream.reconfigure(errors="replace")
     with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
+        warnings.simplefilter("default", UserWarning)  # each text once
         warnings.showwarning = lambda message, *_: say(f"note: {message}")
         try:
             code = app(args=arguments, prog_name="fedtailor", standalone_mode=False)
