@@ -253,6 +253,11 @@ def test_statistics_are_mixed_counters_are_the_largest_and_frozen_parameters_sta
     xi = torch.tensor(driver.rows[-1]["explain"]["server"]["attention"])
     for name in ("0.weight", "1.running_mean", "1.running_var"):
         torch.testing.assert_close(sent[name], torch.einsum("ij,j...->i...", xi, models[name]), rtol=1e-5, atol=1e-6)
+    names = [name for name in models if name.endswith(("weight", "bias"))]
+    learned = [{name: models[name][i].double().numpy() for name in names} for i in range(3)]
+    np.testing.assert_allclose(xi, messages(learned, None, None), rtol=1e-6)  # statistics are not compared
+    heuristic_xi = HeurFedAMP(sigma=3.0, xi_self=0.4).weights(driver.fed(3), models, torch.arange(3))
+    np.testing.assert_allclose(heuristic_xi, heuristic(learned, 3.0, [0.4] * 3), rtol=1e-6)
     counts = models["1.num_batches_tracked"]
     assert len(set(counts.tolist())) == 3
     assert sent["1.num_batches_tracked"].tolist() == [int(counts.max())] * 3

@@ -16,7 +16,7 @@ client sum to more than 1 they are scaled to 1, so that u_i stays among the mode
 work, by SGD. (5) A mixture is over the round's cohort, with everybody's last model. (6) Where all these are equal, as
 in round 1, or there is only one, u_i = w_i.
 (7) Distances and cosines are over shared trained tensors; float buffers are mixed with the same weights, of counters
-the largest is taken, frozen parameters are not mixed.
+the largest is taken, and frozen parameters are equal and stay so.
 """
 
 from __future__ import annotations
@@ -95,8 +95,7 @@ class MessagePassing(Method):
             return Payload(own={"model": models})
         xi = self.weights(fed, models, cohort)
         self.watch(xi.diagonal())
-        frozen = {name for name in models if fed.arch.role(name) == "frozen"}
-        return Payload(own={"model": {**models, **mixing.mix(tree.drop(models, frozen), xi)}})
+        return Payload(own={"model": mixing.mix(models, xi)})
 
     def watch(self, own: Tensor) -> None:
         """Warn of self-weights that come out too small or too large; where they are given, that is said before."""
