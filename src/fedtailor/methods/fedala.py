@@ -140,7 +140,7 @@ class AdaptiveLocalAggregation(Wrapper):
         differ = torch.zeros_like(state["started"])
         for name in w:
             differ = differ | (local[name] != received[name]).any()
-        first = differ & ~state["started"]
+        first = ~state["started"]
         limit = torch.where(first, self.cap, self.later_epochs)
         live = differ & (limit > 0)  # in the first iteration, nothing differs
         few = client.sample(self.s / 100)
