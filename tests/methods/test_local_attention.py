@@ -336,6 +336,12 @@ def test_the_ablation_starts_at_one_value_and_averages() -> None:
     assert not mean.equal(start)
 
 
+def test_the_ablation_starts_at_one_value_where_clients_send_before_they_train_too() -> None:
+    method = LocalAttention(ComponentAttention(FedAvg()), "se", private=False)
+    driver = play(method, DATA, tiny(), 0)
+    assert all(same(kept["outbox"]["model"], driver.initial) for kept in driver.kept)
+
+
 def test_an_absent_client_keeps_its_attention() -> None:
     driver = play(pFedLA(), DATA, tiny(), 1, cohort=1)
     before = driver.kept
@@ -396,6 +402,20 @@ def test_the_parameter_counts_are_those_of_the_paper(options, network: str, adde
     assert count - before == added
     unit = {"lenet": 1e3, "alexnet": 1e6}[network]
     assert printed is None or f"{int(count / unit * 100) / 100:.2f}" == printed[:-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "added"),
+    [
+        (dict(kind="se", se_reduction=2), 2 * 6 * 3 + 2 * 16 * 8),
+        (dict(kind="eca", eca_kernel=5), 2 * 5),
+        (dict(kind="ca", ca_reduction=1), 6 * 8 + 8 + 16 + 2 * (8 * 6 + 6) + 16 * 16 + 16 + 32 + 2 * (16 * 16 + 16)),
+        (dict(kind="hybrid", se_reduction=2, eca_kernel=5, ca_hidden=(3, 5)), 292 + 10 + 362 + 6),
+    ],
+)
+def test_the_sizes_of_the_blocks_are_options(options, added: int) -> None:
+    net = pFedLA(**options).build(lenet_bn(classes=10, shape=(3, 28, 28)))
+    assert sum(p.numel() for p in net.parameters()) == 45_178 + added
 
 
 @pytest.mark.parametrize("attention_at", ["block", "conv"])

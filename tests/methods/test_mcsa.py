@@ -247,6 +247,8 @@ def test_the_scale_of_sigma_decides_how_selective_attention_is_between_like_mode
 def test_zero_vectors_have_cosine_1_with_each_other_and_0_with_the_rest() -> None:
     cosines = mixing.cosines({"b": torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 0.0]])}, {"b"})
     assert cosines.tolist() == [[1, 0, 1], [0, 1, 0], [1, 0, 1]]
+    tiny = mixing.cosines({"b": torch.tensor([[1e-160, 0.0], [0.0, 1.0]], dtype=torch.float64)}, {"b"})
+    assert tiny.tolist() == [[1, 0], [0, 1]]  # whose square is lost in rounding
     # a bias that starts at zero is a component of its own here, and all values stay finite
     driver = play(ComponentAttention(FedAvg(), component="tensor"), federation(regressions()), two_biased(), 1)
     assert driver.initial["2.bias"].tolist() == [0.0]
