@@ -167,3 +167,12 @@ def test_without_out_each_run_has_a_folder_of_its_own(toy: Call) -> None:
     found = sorted(path.name for path in Path("runs").iterdir())
     assert sum(name.startswith("toy-compare-") for name in found) == 1
     assert sum(name.startswith("toy-ditto-") for name in found) == 2
+
+
+def test_a_note_is_said_once_however_often_it_is_due(toy: Call) -> None:
+    # in every round but the first, under both seeds, and again where there is more to run
+    arguments = ["run", "--method", "FedAMP(sigma=1e-6, alpha_k=1e-3)", "--rounds", 3, "--seeds", 2, "--out"]
+    for folder in ("mine", "yours"):
+        ended = toy(*arguments, folder)
+        assert ended.code == 0, ended.err
+        assert ended.err.count("note: FedAMP") == 1

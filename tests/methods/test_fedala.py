@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -145,6 +145,7 @@ def test_numpy_reference_in_mini_batches_of_a_sample() -> None:
     driver = play(method, federation(rows), Line(0.4, -0.1), 4, cohort=2, batch=2, momentum=0.9, weight_decay=0.05)
     server = np.array([0.4, -0.1])
     local, w, begun = [server] * 3, [np.ones(2)] * 3, [False] * 3
+    last: list[list[float]] = [[], [], []]
 
     def slope(hat: np.ndarray, x: torch.Tensor, y: torch.Tensor) -> np.ndarray:
         return 2 / len(y) * x.numpy().T @ (x.numpy() @ hat - y.numpy())
@@ -154,10 +155,14 @@ def test_numpy_reference_in_mini_batches_of_a_sample() -> None:
         for i in row["cohort"]:
             client = driver.sites[i].client(row["round"])  # for the draws
             update = server - local[i]
+            last[i] = []
             if update.any():
                 for epoch in range(1 if begun[i] else cap):
                     for batch in client.sample(share).batches(epochs=1, stream=fedala.STREAM + epoch):
-                        w[i] = (w[i] - eta * slope(local[i] + update * w[i], batch.x, batch.y) * update).clip(0, 1)
+                        hat = local[i] + update * w[i]
+                        loss = float(np.mean((batch.x.numpy() @ hat - batch.y.numpy()) ** 2))
+                        w[i] = (w[i] - eta * slope(hat, batch.x, batch.y) * update).clip(0, 1)
+                    last[i].append(loss)  # of the last batch, before its step
                 begun[i] = True
             theta, velocity = local[i] + update * w[i], np.zeros(2)
             for batch in client.batches():
@@ -169,6 +174,8 @@ def test_numpy_reference_in_mini_batches_of_a_sample() -> None:
     close(common(driver), {"w": server}, 1e-9)
     for i in range(3):
         close(own_state(driver, i)["w"], {"w": w[i]}, 1e-9)
+        shown = own_state(driver, i)["losses"]
+        assert shown[shown.isfinite()].tolist() == pytest.approx(last[i], rel=1e-6)
     assert all((x != 1).any() for x in w)
 
 
@@ -339,6 +346,16 @@ def test_p_counts_shared_layers_only() -> None:
                                                           "after.weight", "after.bias"}  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore::fedtailor.driver.MethodNote")
+def test_p_above_the_shared_layers_is_all_of_them() -> None:
+    data = federation(regressions(dtype=np.float32))
+    for inner, layers in ((FedAvg(), 2), (FedPer(), 1)):
+        rule = {"eta": 0.3, "cap": 3}
+        enough, more, fewer = (play(ALA(inner, p=p, **rule), data, normed(), 3) for p in (layers, 9, layers - 1))
+        assert same(common(enough), common(more)) and not same(common(enough), common(fewer))
+        assert all(same(own_state(enough, i)["w"], own_state(more, i)["w"]) for i in range(3))
+
+
 @dataclass(frozen=True, repr=False)
 class HeadAtHome(Wrapper):
     def personal(self, arch: Arch) -> frozenset[str]:
@@ -351,6 +368,24 @@ def test_a_plug_in_around_it_may_keep_names_private() -> None:
     w = own_state(driver, 0)["w"]
     assert torch.equal(w["3.weight"], torch.ones(1, 4))  # untouched: what is private is not mixed
     assert not torch.equal(w["0.weight"], torch.ones(4, 2))
+
+
+def test_what_stays_home_is_as_the_inner_method_starts_it() -> None:
+    # tuned before it starts, it is not what was trained last: a mix would show
+    inner = FedAvgC(ft_epochs=1)
+    method = HeadAtHome(ALA(inner, p=2, eta=2.0, cap=5))
+    driver = play(method, federation(regressions(dtype=np.float32)), normed(), 2, buffers="local", epochs=2)
+    for i in range(3):
+        kept, got, client = driver.kept[i], driver.last_delivery()[i], driver.sites[i].client(3)
+        got = replace(got, model={**got.model, **kept["personal"]})
+        hat, after = method.start(client, kept["method"], got)
+        tuned, _ = inner.start(client, kept["method"]["inner"]["inner"], got)
+        w = after["inner"]["w"]
+        assert w["3.weight"].eq(1).all() and w["3.bias"].eq(1).all()
+        for name in ("3.weight", "3.bias", "1.running_mean", "1.running_var"):
+            assert torch.equal(hat[name], tuned[name])
+            assert not torch.equal(hat[name], kept["personal"][name])
+        assert not torch.equal(hat["0.weight"], tuned["0.weight"])
 
 
 def test_the_lower_layers_are_taken_as_received() -> None:
@@ -499,7 +534,8 @@ def test_what_makes_no_difference_is_said_once() -> None:
 
 
 @pytest.mark.parametrize("wrong", [
-    {"p": -1}, {"s": 0.0}, {"s": 101.0}, {"eta": -1.0}, {"threshold": -1.0}, {"cap": 0}, {"later_epochs": -1},
+    {"p": -1}, {"s": 0.0}, {"s": 101.0}, {"eta": -1.0}, {"eta": float("inf")}, {"threshold": -1.0}, {"cap": 0},
+    {"later_epochs": -1},
 ])  # fmt: skip
 def test_impossible_values_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(WrongInput, match=f"{next(iter(wrong))}=.* must be"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -112,7 +113,7 @@ def test_fedamp_reference_with_two_of_three_clients_a_round(
 
 @pytest.mark.parametrize("start_at", ["u", "own"])
 @pytest.mark.parametrize("xi_self", [0.3, None])
-@pytest.mark.filterwarnings("ignore:HeurFedAMP. nobody else:UserWarning")
+@WARNED
 def test_heurfedamp_reference_with_two_of_three_clients_a_round(start_at: str, xi_self: float | None) -> None:
     driver = trained(HeurFedAMP(lam=0.6, sigma=2.0, xi_self=xi_self, start_at=start_at))
     own = [0.3] * 3 if xi_self else [1.0, 0.5, 0.5]  # the first client is alone in its group, the others are two
@@ -205,14 +206,30 @@ def test_equal_weights_without_a_pull_are_fedavg() -> None:
 
 
 def test_in_round_1_and_alone_a_client_gets_its_own_model_bit_for_bit() -> None:
-    for method in (FedAMP(), HeurFedAMP(xi_self=0.5)):
-        driver = play(method, federation(regressions()), Line(0.4, -0.1), 3, cohort=1)
+    for method in (FedAMP(), HeurFedAMP(xi_self=0.3)):
+        driver = play(method, federation(regressions()), Line(0.4, -0.1), 0, cohort=1)
+
+        def sent(*clients: int, method: Method = method, driver: Driver = driver) -> Tensor:
+            return method.send(driver.fed(driver.round + 1), driver.server, torch.tensor(clients)).own["model"]["w"]
+
+        assert torch.equal(sent(0, 1, 2), driver.server["models"]["w"])
+        for _ in range(3):
+            driver.step()
         models = driver.server["models"]["w"]
-        first = method.send(driver.fed(1), driver.server, torch.arange(3)).own["model"]["w"]
-        assert torch.equal(first, models)
-        alone = method.send(driver.fed(3), driver.server, torch.tensor([1])).own["model"]["w"]
-        assert torch.equal(alone[0], models[1])
-        assert not torch.equal(method.send(driver.fed(3), driver.server, torch.arange(3)).own["model"]["w"], models)
+        assert torch.equal(sent(1)[0], models[1])
+        assert not torch.equal(sent(0, 1, 2), models)
+
+
+def test_clients_that_have_not_trained_yet_have_nothing_to_mix_and_no_warning_is_due() -> None:
+    # drawn together for the first time, in a later round: equal models, of which no mixture is another
+    for method in (FedAMP(), FedAMP(sigma=1.0, alpha_k=1.0), HeurFedAMP(xi_self=0.3)):
+        driver = play(method, federation(regressions()), Line(0.4, -0.1), 0)
+        driver.server = {**driver.server, "seen": torch.tensor([4, 0, 0])}
+        assert torch.equal(send_in(driver, 5, 1, 2), driver.server["models"]["w"][1:])
+
+
+def send_in(driver: Driver, round: int, *clients: int) -> Tensor:
+    return driver.common.method.send(driver.fed(round), driver.server, torch.tensor(clients)).own["model"]["w"]
 
 
 def test_models_that_come_together_do_not_blow_up_the_pull() -> None:
@@ -236,6 +253,11 @@ def test_statistics_are_mixed_counters_are_the_largest_and_frozen_parameters_sta
     xi = torch.tensor(driver.rows[-1]["explain"]["server"]["attention"])
     for name in ("0.weight", "1.running_mean", "1.running_var"):
         torch.testing.assert_close(sent[name], torch.einsum("ij,j...->i...", xi, models[name]), rtol=1e-5, atol=1e-6)
+    names = [name for name in models if name.endswith(("weight", "bias"))]
+    learned = [{name: models[name][i].double().numpy() for name in names} for i in range(3)]
+    np.testing.assert_allclose(xi, messages(learned, None, None), rtol=1e-6)  # statistics are not compared
+    heuristic_xi = HeurFedAMP(sigma=3.0, xi_self=0.4).weights(driver.fed(3), models, torch.arange(3))
+    np.testing.assert_allclose(heuristic_xi, heuristic(learned, 3.0, [0.4] * 3), rtol=1e-6)
     counts = models["1.num_batches_tracked"]
     assert len(set(counts.tolist())) == 3
     assert sent["1.num_batches_tracked"].tolist() == [int(counts.max())] * 3
@@ -263,19 +285,40 @@ def test_one_model_each_way_and_the_trained_one_is_tested(method: Method) -> Non
 # ---------- guards ----------
 
 
-@pytest.mark.parametrize(
-    "method", [FedAMP(sigma=1e-6, alpha_k=1e-3), FedAMP(sigma=1e6, alpha_k=1e9), HeurFedAMP(xi_self=1.0)], ids=repr
-)
+@pytest.mark.parametrize("method", [FedAMP(sigma=1e-6, alpha_k=1e-3), FedAMP(sigma=1e6, alpha_k=1e9)], ids=repr)
 def test_self_weights_near_0_or_1_are_warned_of(method: Method) -> None:
     driver = play(method, federation(regressions(SIZES)), Line(0.4, -0.1), 1)
-    with pytest.warns(UserWarning, match=r"the self-weight of most clients is below 0.01 .* or above 0.99"):
-        method.send(driver.fed(2), driver.server, torch.arange(3))
+    with pytest.warns(UserWarning, match=r"a client's self-weight is below 0.01 .* or above 0.99"):
+        send_in(driver, 2, 0, 1, 2)
 
 
-def test_a_client_alone_in_its_group_is_warned_of() -> None:
+def test_one_client_far_from_all_others_is_enough_for_a_warning() -> None:
+    # squared distances 1 and 36 or more with sigma 2: the third takes exp(-18) / 2 and less of the others
+    method = FedAMP(sigma=2.0, alpha_k=0.5)
+    driver = play(method, federation(regressions()), Line(0.4, -0.1), 0)
+    for far, warned in ((6.0, True), (2.0, False)):
+        w = torch.tensor([[0.0, 0.0], [0.0, 1.0], [far, 0.0]], dtype=torch.float64)
+        driver.server = {**driver.server, "models": {"w": w}}
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            send_in(driver, 2, 0, 1, 2)
+        assert len(said) == warned
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        (HeurFedAMP(xi_self=1.0), "with xi_self=1.0, 3 of 3 clients have a self-weight below 0.01"),
+        (HeurFedAMP(xi_self=0.0), "with xi_self=0.0, 3 of 3 clients"),
+        (HeurFedAMP(), "from the size of their groups, 1 of 3 clients"),
+    ],
+    ids=repr,
+)
+def test_of_self_weights_that_are_given_it_is_said_before_the_first_round(method: Method, says: str) -> None:
     data = replace(federation(regressions()), groups=(0, 1, 1), group_names=("a", "b"))
-    with pytest.warns(UserWarning, match="nobody else is in the group of client 0"):
-        play(HeurFedAMP(), data, Line(0.4, -0.1), 0)
+    with pytest.warns(UserWarning, match=says):
+        driver = play(method, data, Line(0.4, -0.1), 0)
+    driver.step(), driver.step()  # and not again
     play(HeurFedAMP(xi_self=0.5), data, Line(0.4, -0.1), 0)
 
 

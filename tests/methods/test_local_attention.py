@@ -336,6 +336,12 @@ def test_the_ablation_starts_at_one_value_and_averages() -> None:
     assert not mean.equal(start)
 
 
+def test_the_ablation_starts_at_one_value_where_clients_send_before_they_train_too() -> None:
+    method = LocalAttention(ComponentAttention(FedAvg()), "se", private=False)
+    driver = play(method, DATA, tiny(), 0)
+    assert all(same(kept["outbox"]["model"], driver.initial) for kept in driver.kept)
+
+
 def test_an_absent_client_keeps_its_attention() -> None:
     driver = play(pFedLA(), DATA, tiny(), 1, cohort=1)
     before = driver.kept
@@ -398,6 +404,20 @@ def test_the_parameter_counts_are_those_of_the_paper(options, network: str, adde
     assert printed is None or f"{int(count / unit * 100) / 100:.2f}" == printed[:-1]
 
 
+@pytest.mark.parametrize(
+    ("options", "added"),
+    [
+        (dict(kind="se", se_reduction=2), 2 * 6 * 3 + 2 * 16 * 8),
+        (dict(kind="eca", eca_kernel=5), 2 * 5),
+        (dict(kind="ca", ca_reduction=1), 6 * 8 + 8 + 16 + 2 * (8 * 6 + 6) + 16 * 16 + 16 + 32 + 2 * (16 * 16 + 16)),
+        (dict(kind="hybrid", se_reduction=2, eca_kernel=5, ca_hidden=(3, 5)), 292 + 10 + 362 + 6),
+    ],
+)
+def test_the_sizes_of_the_blocks_are_options(options, added: int) -> None:
+    net = pFedLA(**options).build(lenet_bn(classes=10, shape=(3, 28, 28)))
+    assert sum(p.numel() for p in net.parameters()) == 45_178 + added
+
+
 @pytest.mark.parametrize("attention_at", ["block", "conv"])
 def test_every_layer_keeps_its_norm_wherever_the_attention_stands(attention_at: str) -> None:
     plain = Arch(lenet_bn(classes=10, shape=(3, 28, 28)))
@@ -424,6 +444,13 @@ def test_any_model_with_slots_will_do_however_deep_they_are() -> None:
 
     driver = play(pFedLA(kind="eca"), DATA, Branch().double(), 1)
     assert driver.private == {"inner.1.filter.weight", "after.filter.weight"}
+
+
+def test_one_slot_in_two_places_is_two_slots() -> None:
+    slot = Slot(3)
+    net = nn.Sequential(nn.Conv2d(2, 3, 1), slot, nn.ReLU(), slot, nn.Flatten(), nn.Linear(36, 1)).double()
+    driver = play(pFedLA(kind="eca"), DATA, net, 1)
+    assert driver.private == {"1.filter.weight", "3.filter.weight"}
 
 
 def test_building_does_not_touch_the_global_generator() -> None:
@@ -501,6 +528,7 @@ def test_fedbn_on_a_model_whose_only_norms_are_in_the_attention_is_refused() -> 
         ({"eca_kernel": 2}, "eca_kernel=2 must be odd"),
         ({"eca_kernel": -1}, "eca_kernel=-1 must be odd"),
         ({"ca_hidden": (3, 0)}, r"ca_hidden=\(3, 0\) must be widths of 1 or more"),
+        ({"weighting": "rows"}, "weighting='rows' must be 'size' or 'uniform', or None"),
     ],
 )
 def test_impossible_settings_are_refused(options, message: str) -> None:
@@ -536,6 +564,8 @@ def test_the_defaults_say_nothing_and_the_settings_read_back() -> None:
         assert registry.parse("method", repr(method)) == method
     assert registry.parse("method", "pfedla(FedBN(), kind='eca')") == pFedLA(FedBN(), kind="eca")
     assert registry.parse("method", "pFedLA").inner == FedAvg()
+    sizes = {"se_reduction": 2, "eca_kernel": 5, "ca_reduction": 8, "ca_hidden": (3, 5)}
+    assert pFedLA(FedBN(), **sizes) == LocalAttention(FedBN(), **sizes, weighting="uniform")
 
 
 # ---------- the contract ----------

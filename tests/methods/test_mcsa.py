@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -189,6 +189,26 @@ def test_rows_sum_to_one_as_those_of_the_printed_equation_do_not() -> None:
     np.testing.assert_allclose(psi.numpy(), e / e.sum(1, keepdims=True), rtol=1e-12)
 
 
+@pytest.mark.parametrize("options", [{"component": "tensor"}, {"size_weighting": True}], ids=repr)
+def test_rows_sum_to_one_whatever_the_options(options: dict[str, object]) -> None:
+    driver = play(FedMCSA(sigma=4.0, **options), federation(regressions()), two_biased(), 3)
+    shown = {name: psi for name, psi in maps(driver).items() if name.startswith("attention/")}
+    assert len(shown) == (4 if "component" in options else 2)
+    for psi in shown.values():
+        torch.testing.assert_close(psi.sum(1), torch.ones(3, dtype=torch.float64), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("by_size", [False, True])
+def test_equal_models_share_attention_evenly_and_stay_what_they_are(by_size: bool) -> None:
+    # as in round 1; by size, each client counts with its rows
+    method = FedMCSA(size_weighting=by_size)
+    driver = play(method, federation(regressions(dtype=np.float32)), two_biased().float(), 0)
+    share = torch.tensor(SIZES, dtype=torch.float64) / 10 if by_size else torch.full((3,), 1 / 3, dtype=torch.float64)
+    for layer in ("0", "2"):
+        torch.testing.assert_close(maps(driver)[f"attention/{layer}"], share.expand(3, 3), rtol=1e-12, atol=0)
+    assert all(same(model, driver.initial) for model in send(driver, 0, 1, 2))
+
+
 @pytest.mark.filterwarnings("ignore::fedtailor.driver.MethodNote")
 @pytest.mark.parametrize("component", ["layer", "tensor"])
 def test_sigma_0_is_the_plain_mean_of_the_cohort(component: str) -> None:
@@ -227,6 +247,8 @@ def test_the_scale_of_sigma_decides_how_selective_attention_is_between_like_mode
 def test_zero_vectors_have_cosine_1_with_each_other_and_0_with_the_rest() -> None:
     cosines = mixing.cosines({"b": torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 0.0]])}, {"b"})
     assert cosines.tolist() == [[1, 0, 1], [0, 1, 0], [1, 0, 1]]
+    tiny = mixing.cosines({"b": torch.tensor([[1e-160, 0.0], [0.0, 1.0]], dtype=torch.float64)}, {"b"})
+    assert tiny.tolist() == [[1, 0], [0, 1]]  # whose square is lost in rounding
     # a bias that starts at zero is a component of its own here, and all values stay finite
     driver = play(ComponentAttention(FedAvg(), component="tensor"), federation(regressions()), two_biased(), 1)
     assert driver.initial["2.bias"].tolist() == [0.0]
@@ -394,6 +416,7 @@ def test_the_names_are_the_compositions() -> None:
     assert FedMCSA(sigma=9.0, lam=2.0, anchor="moving", train="sampled") == composed
     assert registry.parse("method", repr(composed)) == composed
     assert FedMCSAWithoutAttention(lam=2.0) == Proximal(FedAvg(), mu=2.0)
+    assert registry.parse("method", "FedMCSA-MCSA") == FedMCSAWithoutAttention() == Proximal(FedAvg(), mu=5.0)
     assert registry.parse("method", "MCSA(pFedMe())") == ComponentAttention(pFedMe())
     assert FedMCSA().sees == "models" and FedMCSA().trains == "all" and FedMCSA().point == "trained"
 
@@ -423,6 +446,13 @@ def test_one_client_has_nobody_to_attend_to() -> None:
 def test_impossible_options_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(WrongInput, match=f"{next(iter(wrong))}=.* must be"):
         ComponentAttention(FedAvg(), **wrong)
+
+
+@pytest.mark.parametrize("name", [FedMCSA, FedMCSAWithoutAttention])
+@pytest.mark.parametrize("lam", [-1.0, math.inf, math.nan])
+def test_an_impossible_lambda_is_refused_by_its_name(name: Callable[..., Method], lam: float) -> None:
+    with pytest.raises(WrongInput, match=f"{name.__name__}: lam={lam} must be 0 or more"):
+        name(lam=lam)
 
 
 @pytest.mark.parametrize("inner", [SCAFFOLD(), FedAMP()], ids=repr)

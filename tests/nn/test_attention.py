@@ -203,6 +203,12 @@ def test_the_adaptive_kernel_and_its_least_of_3(channels: int, length: int) -> N
     assert ECA(channels, kernel=1).filter.kernel_size == (1,)
 
 
+def test_the_adaptive_rule_alone_gives_lenet_a_count_that_prints_the_same() -> None:
+    filters = [ECA(channels, adaptive_kernel(channels)) for channels in (6, 16)]
+    count = 45_178 + sum(p.numel() for block in filters for p in block.parameters())
+    assert count == 45_182 and int(count / 10) / 100 == 45.18
+
+
 @pytest.mark.parametrize(("channels", "width"), [(6, 8), (64, 8), (256, 8), (384, 12)])
 def test_ca_is_at_least_8_wide_unless_a_width_is_given(channels: int, width: int) -> None:
     assert CA(channels).reduce.out_channels == width

@@ -61,6 +61,13 @@ def fedtailor(
         typer.echo(ctx.get_help())
 
 
+def note(text: str, said: set[str]) -> None:
+    """Say it once, in however many rounds and runs it is warned of."""
+    if text not in said:
+        said.add(text)
+        say(f"note: {text}")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the arguments say; gives the exit code."""
     for stream in (sys.stdout, sys.stderr):
@@ -68,7 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *_: say(f"note: {message}")
+        said: set[str] = set()
+        warnings.showwarning = lambda message, *_: note(str(message), said)
         try:
             code = app(args=arguments, prog_name="fedtailor", standalone_mode=False)
         except _UsageError as error:

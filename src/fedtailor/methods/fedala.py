@@ -4,7 +4,7 @@ Zhang et al., "FedALA: Adaptive Local Aggregation for Personalized Federated Lea
 
     client i, W_i ones at first, clip to [0, 1]:                                  Alg. 1 line 2
         hat_i = Theta_i + (Theta - Theta_i) * [1; W_i]                            Eq. 4, W_i for the top p layers
-        W_i <- clip(W_i - eta grad_W L(hat_i; s % of D_i))                        Eq. 5, line 9 or 12
+        W_i <- clip(W_i - eta grad_W L(hat_i; s % of D_i))                        Eq. 5, lines 7 to 14
             until it converges the first time that Theta_i and Theta differ there, for one epoch in later rounds
         Theta_i <- E epochs of SGD from hat_i;  upload
     Theta <- sum_i n_i / n * Theta_i                                              of the inner method: FedAvg in FedALA
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 
 import torch
 from torch import Tensor
@@ -73,7 +74,7 @@ class AdaptiveLocalAggregation(Wrapper):
 
         check(self.p >= 0, f"p={self.p} must be 0 or more layers; 0 is the inner method itself")
         check(0 < self.s <= 100, f"s={self.s} must be a percentage above 0 and up to 100, such as 80")
-        check(self.eta >= 0, f"eta={self.eta} must be 0 or more; at 0 the weights stay one")
+        check(0 <= self.eta < inf, f"eta={self.eta} must be 0 or more, and finite; at 0 the weights stay one")
         check(self.threshold >= 0, f"threshold={self.threshold} must be 0 or more, such as 0.01")
         check(self.cap >= 1, f"cap={self.cap} must be 1 epoch or more, such as 100")
         check(self.later_epochs >= 0, f"later_epochs={self.later_epochs} must be 0 or more")
@@ -139,7 +140,7 @@ class AdaptiveLocalAggregation(Wrapper):
         differ = torch.zeros_like(state["started"])
         for name in w:
             differ = differ | (local[name] != received[name]).any()
-        first = differ & ~state["started"]
+        first = ~state["started"]
         limit = torch.where(first, self.cap, self.later_epochs)
         live = differ & (limit > 0)  # in the first iteration, nothing differs
         few = client.sample(self.s / 100)

@@ -13,9 +13,10 @@ default sigma is the mean squared distance of two of the round's models, and alp
 (2) Such an alpha_k shrinks with the models' distances, so that SGD on lambda / alpha_k would diverge: with it, the
 client's term is lambda / 2 ||w - u_i||^2. With an alpha_k of one's own it is as printed. (3) Where the xi_ij of a
 client sum to more than 1 they are scaled to 1, so that u_i stays among the models. (4) The argmin is the run's local
-work, by SGD. (5) A mixture is over the round's cohort, with everybody's last model. (6) In round 1, u_i = w_i.
+work, by SGD. (5) A mixture is over the round's cohort, with everybody's last model. (6) Where all these are equal, as
+in round 1, or there is only one, u_i = w_i.
 (7) Distances and cosines are over shared trained tensors; float buffers are mixed with the same weights, of counters
-the largest is taken, frozen parameters are not mixed.
+the largest is taken, and frozen parameters are equal and stay so.
 """
 
 from __future__ import annotations
@@ -90,21 +91,14 @@ class MessagePassing(Method):
 
     def send(self, fed: Fed, server: State, cohort: Tensor) -> Payload:
         models = tree.rows(server["models"], cohort)
-        if fed.round <= 1 or len(cohort) == 1:
+        if all(bool((x == x[0]).all()) for x in models.values()):
             return Payload(own={"model": models})
         xi = self.weights(fed, models, cohort)
-        self.warn(xi.diagonal())
-        frozen = {name for name in models if fed.arch.role(name) == "frozen"}
-        return Payload(own={"model": {**models, **mixing.mix(tree.drop(models, frozen), xi)}})
+        self.watch(xi.diagonal())
+        return Payload(own={"model": mixing.mix(models, xi)})
 
-    def warn(self, own: Tensor) -> None:
-        if float(((own < LEAST) | (own > MOST)).double().mean()) > 0.5:
-            warnings.warn(
-                f"{self!r}: the self-weight of most clients is below {LEAST} (a client's own model is thrown away) or "
-                f"above {MOST} (it is trained alone); choose other values, or the defaults",
-                UserWarning,
-                stacklevel=2,
-            )
+    def watch(self, own: Tensor) -> None:
+        """Warn of self-weights that come out too small or too large; where they are given, that is said before."""
 
     def aggregate(self, fed: Fed, server: State, uploads: State, weights: Tensor, cohort: Tensor) -> State:
         return mixing.remember(server, uploads["model"], cohort, fed.round)
@@ -136,6 +130,15 @@ class FedAMP(MessagePassing):
 
     def strength(self) -> float:
         return self.lam if self.alpha_k is None else self.lam / self.alpha_k
+
+    def watch(self, own: Tensor) -> None:
+        if bool(((own < LEAST) | (own > MOST)).any()):
+            warnings.warn(
+                f"{self!r}: a client's self-weight is below {LEAST} (its own model is thrown away) or above {MOST} (it "
+                "is trained alone); choose other values, or the defaults",
+                UserWarning,
+                stacklevel=3,
+            )
 
     def weights(self, fed: Fed, models: Tree, clients: Tensor) -> Tensor:
         k = len(clients)
@@ -175,11 +178,13 @@ class HeurFedAMP(MessagePassing):
         yield from super().notes(arch, n)
 
     def init_server(self, fed: Fed, model: Tree) -> State:
-        alone = [str(i) for i, group in enumerate(fed.groups) if fed.groups.count(group) == 1]
-        if self.xi_self is None and alone and fed.n > 1:
+        own = [self.own_weight(fed.groups, i) for i in range(fed.n)]
+        beyond = sum(not LEAST <= weight <= MOST for weight in own)
+        if beyond and fed.n > 1:
+            why = "from the size of their groups" if self.xi_self is None else f"with xi_self={self.xi_self}"
             warnings.warn(
-                f"HeurFedAMP: nobody else is in the group of client {', '.join(alone)}, which gives a self-weight of 1 "
-                "(training alone); give xi_self, such as 0.5",
+                f"HeurFedAMP: {why}, {beyond} of {fed.n} clients have a self-weight below {LEAST} (their own models "
+                f"are thrown away) or above {MOST} (they are trained alone); give another xi_self, such as 0.5",
                 UserWarning,
                 stacklevel=2,
             )

@@ -71,6 +71,10 @@ class LocalAttention(Wrapper):
             require(r is None or r >= 1, name, f"{option}={r} must be 1 or more, such as 4")
         k = self.eca_kernel
         require(k is None or (k >= 1 and k % 2 == 1), name, f"eca_kernel={k} must be odd and 1 or more, such as 3")
+        require(
+            self.weighting in (None, "size", "uniform"), name,
+            f"weighting={self.weighting!r} must be 'size' or 'uniform', or None for that of the method inside",
+        )  # fmt: skip
         widths = self.ca_hidden
         require(widths is None or all(m >= 1 for m in widths), name, f"ca_hidden={widths} must be widths of 1 or more")
         require(
@@ -82,7 +86,8 @@ class LocalAttention(Wrapper):
 
     def build(self, net: nn.Module) -> nn.Module:
         net = super().build(net)
-        places = [(path, module.channels) for path, module in net.named_modules() if isinstance(module, Slot)]
+        modules = net.named_modules(remove_duplicate=False)  # one Slot in two places is two slots
+        places = [(path, module.channels) for path, module in modules if isinstance(module, Slot)]
         filled = any(isinstance(module, AttentionBlock) for module in net.modules())
         require(
             bool(places) or not filled, "LocalAttention",
@@ -196,7 +201,15 @@ def means(client: Client, model: Tree) -> Tree:
 
 @register("method", "pFedLA")
 def pFedLA(
-    inner: Method | None = None, kind: Kind = "hybrid", private: bool = True, weighting: Weighting = "uniform"
+    inner: Method | None = None,
+    kind: Kind = "hybrid",
+    se_reduction: int | None = None,
+    eca_kernel: int | None = None,
+    ca_reduction: int = 32,
+    ca_hidden: tuple[int, ...] | None = None,
+    private: bool = True,
+    weighting: Weighting = "uniform",
 ) -> LocalAttention:
     """LocalAttention as the paper prints it, with the plain mean over clients, on FedAvg where nothing is said."""
-    return LocalAttention(inner or FedAvg(), kind, private=private, weighting=weighting)
+    sizes = (se_reduction, eca_kernel, ca_reduction, ca_hidden)
+    return LocalAttention(inner or FedAvg(), kind, *sizes, private=private, weighting=weighting)

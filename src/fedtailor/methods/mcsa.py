@@ -161,6 +161,7 @@ def FedMCSA(
     inner_steps: int = 1,
 ) -> Proximal:
     """A model for each client by attention over layers, and a pull towards it: Proximal(ComponentAttention(...))."""
+    require(0 <= lam < inf, "FedMCSA", f"lam={lam} must be 0 or more, and finite")
     attentive = ComponentAttention(FedAvg(), sigma, component, size_weighting, train)
     return Proximal(attentive, mu=lam, anchor=anchor, inner_steps=inner_steps)
 
@@ -173,4 +174,5 @@ def FedMCSAWithoutAttention(
 
     As every client restarts from the mean, only those drawn next matter: they alone train here, with the same result.
     """
+    require(0 <= lam < inf, "FedMCSAWithoutAttention", f"lam={lam} must be 0 or more, and finite")
     return Proximal(FedAvg(), mu=lam, anchor=anchor, inner_steps=inner_steps)

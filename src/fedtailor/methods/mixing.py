@@ -2,7 +2,7 @@
 
 `keep` and `remember` make the part of a server's state that holds the models, stacked over all clients, and the round
 in which each came in. Likeness is measured in float64. `mix` gives one model for each client: float buffers are mixed
-like weights, and of integer counters the largest is taken, as in `tree.mean`.
+like weights, of integer counters the largest is taken, and equal values are their own mixture, as in `tree.mean`.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ def newest(kept: State) -> Tensor:
 
 
 def mix(models: Tree, weights: Tensor) -> Tree:
-    """Row i is sum_j weights[i, j] * model j."""
+    """Row i is sum_j weights[i, j] * model j; the weights of a row are not negative and sum to 1."""
 
     def mixed(x: Tensor) -> Tensor:
         if not x.is_floating_point():
             return torch.zeros_like(x) + x.amax(0)
         precise = flat(x.double() if x.dtype is torch.float64 else x.float())
-        return (weights.to(precise) @ precise).to(x.dtype).reshape(x.shape)
+        least, most = torch.aminmax(precise, dim=0)
+        return (weights.to(precise) @ precise).clamp(least, most).to(x.dtype).reshape(x.shape)
 
     return {name: mixed(x) for name, x in models.items()}
 
