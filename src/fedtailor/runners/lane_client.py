@@ -172,7 +172,7 @@ class LaneClient(Client):
             return
         step = 0
         for index in self.indices(*self.work(epochs, steps), stream):
-            x, y = lanes(self.x[index]), lanes(self.y[index])
+            x, y = lanes(self.rows_at(index)), lanes(self.y[index])
             for _ in range(self.steps_per_batch):
                 yield Batch(x, y, step)
                 step += 1
@@ -193,6 +193,10 @@ class LaneClient(Client):
                 yield orders[:, start : start + length]
                 start, left = start + length, left - 1
             epoch += 1
+
+    def rows_at(self, index: Tensor) -> Tensor:
+        """x[index], whole rows copied."""
+        return self.x.index_select(0, index.flatten()).view(*index.shape, *self.x.shape[1:])
 
     def order(self, lane: Client, stream: int, epoch: int) -> Tensor:
         return schedule.epoch_order(self.seed, self.round, lane.number, stream, epoch, lane.rows)
@@ -239,7 +243,7 @@ class LaneClient(Client):
         records: list[tuple[Tensor | slice, Tensor]] = []
         values = {name: raw(tensor) for name, tensor in theta.items()}
         for n, index, weights in self.filled(job):
-            x, y = self.x[index], self.y[index]
+            x, y = self.rows_at(index), self.y[index]
             for _ in range(self.steps_per_batch):
                 records.append((slice(0, n), chain.step(values, x, y, weights, rate, self.opt.weight_decay)))
         steps = [sum(losses.shape[0] > i for _, losses in records) for i in range(len(self.lanes))]
@@ -303,7 +307,7 @@ class LaneClient(Client):
         """For each step the lanes that take it, in groups with batches of one length, or filled up to one."""
         if job.loss is None and row_by_row(self.arch):
             for n, index, weights in self.filled(job):
-                x, y = lanes(self.x[index]), lanes(self.y[index])
+                x, y = lanes(self.rows_at(index)), lanes(self.y[index])
                 batch = Batch(x, y, 0) if weights is None else FilledBatch(x, y, 0, lanes(weights))
                 yield [(slice(0, n), batch)]
             return
@@ -318,7 +322,7 @@ class LaneClient(Client):
                 index = torch.stack([pieces[lane][step] for lane in places])
                 first = places == list(range(len(places)))
                 which = slice(0, len(places)) if first else torch.tensor(places)
-                group.append((which, Batch(lanes(self.x[index]), lanes(self.y[index]), 0)))
+                group.append((which, Batch(lanes(self.rows_at(index)), lanes(self.y[index]), 0)))
             yield group
 
     def some(
