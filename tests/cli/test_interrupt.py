@@ -14,7 +14,7 @@ from calling import FINDS_US, Call, untimed
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
-MOODY = ("--method", "Moody", "--rounds", 4)
+MOODY = ("--method", "Moody", "--rounds", 4, "--runner", "sequential")  # as conftest has it in this process
 
 
 def test_ctrl_c_says_how_to_resume_and_resuming_completes(toy: Call, call: Call, plugin: Path) -> None:

@@ -109,9 +109,8 @@ def test_a_live_line_on_a_terminal(plugin: Path, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "fedtailor", "run", "--plugin", str(plugin), "--data", "toy", "--rounds", "3"]
     environment = {**os.environ, **FINDS_US, "MOODY_SLEEPS": "0.1", "TERM": "xterm", "COLUMNS": "100"}
-    process = subprocess.Popen(
-        [*command, "--method", "Moody"], cwd=tmp_path, env=environment, stdout=theirs, stderr=theirs, stdin=theirs
-    )
+    command += ["--method", "Moody", "--runner", "sequential"]  # which shows each client
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=theirs, stderr=theirs, stdin=theirs)
     os.close(theirs)
     written = b""
     while True:
