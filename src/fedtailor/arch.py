@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
 from fedtailor import schedule
+from fedtailor.pixels import unpacked
 from fedtailor.registry import WrongInput
 from fedtailor.tree import Tree
 
@@ -106,6 +107,7 @@ class Arch:
     def apply(self, model: Tree, x: Tensor, train: bool = True) -> tuple[Tensor, Tree]:
         """The network's output with the values of `model`, and the buffers as the pass leaves them.
 
+        Pictures may be bytes: the network is given numbers from -1 to 1.
         The values stand in the network's places for one pass, as in torch.func.functional_call, whose checks of names
         at each call take longer than a small network's step.
         """
@@ -113,6 +115,8 @@ class Arch:
             self.net.train(train)
         buffers = {name: model[name].detach().clone() if train else model[name] for name in self.buffers}
         values = {**model, **buffers} if buffers else model
+        if self.names:
+            x = unpacked(x, model[self.names[0]].dtype)
         try:
             for place, leaf, name, _ in self._places:
                 place[leaf] = values[name]

@@ -64,7 +64,7 @@ class Driver:
         self.task = task.of(federation.task)
         net = make(
             spec.model or federation.model, classes=self.task.outputs(len(federation.classes)),
-            shape=tuple(federation.x.shape[1:]), seed=spec.seed,
+            shape=tuple(federation.x.shape[1:]), seed=spec.seed, words=federation.words,
         )  # fmt: skip
         base = Arch(net).values()
         self.arch = Arch(method.build(net).to(spec.device))

@@ -66,7 +66,7 @@ class Run:
         values = driver.final(0 if driver.common.method.pools else number)
         fresh = make(
             self.spec.model or driver.federation.model, classes=driver.task.outputs(len(driver.federation.classes)),
-            shape=tuple(driver.federation.x.shape[1:]), seed=self.spec.seed,
+            shape=tuple(driver.federation.x.shape[1:]), seed=self.spec.seed, words=driver.federation.words,
         )  # fmt: skip
         net = self.spec.method.build(fresh).to(self.spec.device)
         return Arch(net).module(values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -354,6 +355,34 @@ def test_p_above_the_shared_layers_is_all_of_them() -> None:
         enough, more, fewer = (play(ALA(inner, p=p, **rule), data, normed(), 3) for p in (layers, 9, layers - 1))
         assert same(common(enough), common(more)) and not same(common(enough), common(fewer))
         assert all(same(own_state(enough, i)["w"], own_state(more, i)["w"]) for i in range(3))
+
+
+def test_p_counts_blocks_or_stages_where_it_is_told_to() -> None:
+    block = {name for name, _ in Residual().named_parameters() if name.startswith("layer1.0.")}
+    top = {"fc.weight", "fc.bias", "bn_free.weight", "bn_free.bias", "after.weight", "after.bias"}
+    assert len(block) == 8
+    for level in ("block", "stage"):
+        assert weights_of(FedALA(p=2, cap=1, level=level), Residual()) == top
+        assert weights_of(FedALA(p=3, cap=1, level=level), Residual()) == top | block
+        assert weights_of(ALA(FedBN(), p=3, cap=1, level=level), Residual()) == {
+            name for name in top | block if not re.search("n1|downsample.1|after", name)
+        }  # fmt: skip
+    assert weights_of(FedALA(p=3, cap=1), Residual()) < top | block
+    with pytest.raises(WrongInput, match="level='tensor' must be one of stage, block, layer"):
+        FedALA(level="tensor")
+
+
+@pytest.mark.filterwarnings("ignore::fedtailor.driver.MethodNote")
+def test_with_weights_everywhere_all_levels_are_one() -> None:
+    """Running statistics as well: they follow the mean weight of their own layer, not that of a whole stage."""
+    data, net = federation(regressions(dtype=np.float32)), Residual()
+    layers, *others = (
+        play(FedALA(p=99, eta=0.3, cap=3, level=level), data, net, 3, epochs=2)
+        for level in ("layer", "block", "stage")
+    )
+    for other in others:
+        assert same(common(layers), common(other))
+        assert all(same(layers.final(i), other.final(i)) for i in range(3))
 
 
 @dataclass(frozen=True, repr=False)

@@ -11,7 +11,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn import functional as F
 
 from fedtailor import registry
-from fedtailor.nn import cnn4, dnn, lenet_bn, mlr
+from fedtailor.nn import alexnet_small, cnn4, dnn, fasttext, gru, lenet_bn, mlr, mobilenet_v2, resnet18
 from fedtailor.registry import WrongInput
 
 IMAGE = (1, 28, 28)
@@ -39,12 +39,26 @@ def kinds(net: nn.Sequential) -> list[str]:
         (cnn4, (3, 32, 32), 100, 924_708),
         (cnn4, (3, 64, 64), 200, 5_694_600),
         (lenet_bn, (3, 28, 28), 10, 45_178),
+        (alexnet_small, (1, 28, 28), 10, 5_140_682),
+        (gru, (48, 13), 5, 154_629),
+        (resnet18, (3, 64, 64), 200, 11_279_112),
+        (resnet18, (3, 224, 224), 65, 11_209_857),
+        (resnet18, (3, 224, 224), 1000, 11_689_512),  # as for ImageNet
+        (mobilenet_v2, (3, 224, 224), 1000, 3_504_872),
     ],
 )
 def test_parameter_counts_are_those_of_the_papers(factory, shape, classes, expected) -> None:
-    net = factory(classes=classes, shape=shape)
-    assert parameters(net) == expected
-    assert net.eval()(torch.zeros(2, *shape)).shape == (2, classes)
+    with torch.device("meta"):  # shapes without values
+        net = factory(classes=classes, shape=shape).eval()
+        assert parameters(net) == expected
+        assert net(torch.zeros(2, *shape)).shape == (2, classes)
+
+
+def test_fasttext_counts_as_in_the_paper() -> None:
+    with torch.device("meta"):
+        net = fasttext(classes=4, shape=(200,)).eval()
+        assert parameters(net) == 3_157_508 == 98_635 * 32 + (32 * 32 + 32) + (32 * 4 + 4)
+        assert net(torch.zeros(2, 200, dtype=torch.int64)).shape == (2, 4)
 
 
 @pytest.mark.parametrize(("features", "hidden"), [(59, 20), (60, 20), (61, 100), (784, 100)])
@@ -123,8 +137,12 @@ def test_impossible_sizes_are_refused(factory) -> None:
 
 
 def test_every_model_is_registered_and_says_what_it_is() -> None:
-    assert {"mlr", "dnn", "cnn4", "lenet_bn"} <= set(registry.names("model"))
-    for name in ("mlr", "dnn", "cnn4", "lenet_bn"):
+    offered = {"mlr", "dnn", "cnn4", "lenet_bn", "alexnet_bn", "alexnet_small", "gru", "resnet18", "mobilenet_v2"}
+    assert offered | {"fasttext"} == {
+        name for name in registry.names("model")
+        if registry.entry("model", name).factory.__module__.startswith("fedtailor.nn")
+    }  # fmt: skip
+    for name in offered | {"fasttext"}:
         assert len(registry.entry("model", name).summary) > 20
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedtailor import schedule
+from fedtailor.pixels import unpacked
 from fedtailor.registry import WrongInput
 from fedtailor.tree import raw
 
@@ -32,6 +33,13 @@ def _check_rows(name: str, x: Tensor, y: Tensor, classes: tuple[str, ...], task:
         raise WrongInput(f"{name}: there is no task {task!r}; allowed are {', '.join(TASKS)}")
     if len(x) == 0 or len(x) != len(y):
         raise WrongInput(f"{name}: x has {len(x)} rows and y has {len(y)}; give one target a row, at least one row")
+    if not x.is_floating_point() and x.dtype not in (torch.uint8, torch.int64):
+        raise WrongInput(
+            f"{name}: x is {x.dtype}; give float32 for measurements, uint8 for pictures (0 to 255) or int64 for texts "
+            "(the numbers of their words)"
+        )
+    if x.dtype is torch.int64 and int(x.min()) < 0:
+        raise WrongInput(f"{name}: x holds {int(x.min())}, but the numbers of words run from 0; 0 is padding")
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
         raise WrongInput(f"{name}: x holds infinite values or NaN; remove or replace those rows")
     if task != "regression":
@@ -59,7 +67,7 @@ class Dataset:
     """Rows with labels, as a source gives them, and what goes well with them if nothing else is asked for."""
 
     name: str
-    x: Tensor  # float32, images as [rows, channels, height, width]
+    x: Tensor  # float32; uint8 for pictures [rows, channels, height, width]; int64 for texts [rows, words]
     y: Tensor  # int64 labels, or float targets
     classes: tuple[str, ...]
     task: str = "classification"
@@ -157,6 +165,15 @@ class Federation:
     def sizes(self) -> Tensor:
         """The training rows of each client, int64 [n]."""
         return torch.tensor([len(rows) for rows in self.train])
+
+    @property
+    def words(self) -> int | None:
+        """The largest number of a word, where the samples are texts."""
+        return int(self.x.max()) if self.x.dtype is torch.int64 else None
+
+    def inputs(self, rows: Tensor) -> Tensor:
+        """Rows as a network takes them: pictures that are kept as bytes run from -1 to 1."""
+        return unpacked(self.x[rows], torch.float32)
 
     @property
     def tested(self) -> Federation:

@@ -11,7 +11,8 @@ Zhang et al., "FedALA: Adaptive Local Aggregation for Personalized Federated Lea
 
 Theta is what the inner method would start from, Theta_i what it trained last and the first model before that.
 
-Deviations: (1) p counts the layers that hold a shared parameter; private names are outside. (2) Only parameters have
+Deviations: (1) p counts the layers that hold a shared parameter; private names are outside. With `level="stage"` it
+counts what the paper calls the blocks of ResNet-18: stem, four stages, fc. (2) Only parameters have
 weights; running statistics are mixed by the mean weight of their layer, counters are taken as received. (3) Converged
 means, as in the authors' code, that the last batch's loss has a standard deviation below a threshold over the last ten
 of more than ten epochs; the cap is ours. (4) The initial stage is each client's own, at its first round with a model
@@ -23,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -33,11 +35,13 @@ from fedtailor.local import SGD, Client, descend
 from fedtailor.method import Fed, Fitted, Method, Payload, Received, Wrapper, overrides, require
 from fedtailor.methods.fedamp import MessagePassing
 from fedtailor.methods.fedavg import FedAvg
+from fedtailor.methods.groups import Level, groups
 from fedtailor.methods.proximal import innermost
 from fedtailor.registry import register
 from fedtailor.tree import State, Tree
 
 WINDOW = 10  # epochs whose losses tell whether the weights have converged
+LEVELS = get_args(Level)
 STREAM = 1000  # batches of weight learning have orders of their own, beside those of training
 BINS = 10  # of the histograms shown
 
@@ -57,6 +61,7 @@ class AdaptiveLocalAggregation(Wrapper):
     cap: int = 100  # epochs of the initial stage at most
     later_epochs: int = 1  # epochs in every later round; 0 freezes the weights after the initial stage
     init_all: bool = False  # type: ignore[misc]  # test absent clients with a mix too, not with what they last held
+    level: Level = "layer"  # what p counts: layers, residual blocks, or stages of blocks with the stem as one more
 
     learns_start = True
     paper = "Zhang et al., AAAI 2023"
@@ -72,6 +77,7 @@ class AdaptiveLocalAggregation(Wrapper):
         def check(holds: bool, what: str) -> None:
             require(holds, "AdaptiveLocalAggregation", what)
 
+        check(self.level in LEVELS, f"level={self.level!r} must be one of {', '.join(LEVELS)}")
         check(self.p >= 0, f"p={self.p} must be 0 or more layers; 0 is the inner method itself")
         check(0 < self.s <= 100, f"s={self.s} must be a percentage above 0 and up to 100, such as 80")
         check(0 <= self.eta < inf, f"eta={self.eta} must be 0 or more, and finite; at 0 the weights stay one")
@@ -100,14 +106,17 @@ class AdaptiveLocalAggregation(Wrapper):
             value = "p=0 no layer has weights" if self.p == 0 else "eta=0 all weights stay one"
             yield f"{who}: with {value}, so this is {self.inner!r}"
         elif self.p > len(shared):
-            yield f"{who}: p={self.p}, but only {len(shared)} layers are shared: all of them have weights"
+            yield f"{who}: p={self.p}, but only {len(shared)} {self.level}s are shared: all of them have weights"
         if n == 1:
             yield f"{who}: a single client receives its own model, so there is nothing to mix"
 
     def top(self, arch: Arch, p: int) -> Layers:
-        """The last p layers that hold a shared parameter, with their shared names."""
-        private = self.inner.personal(arch)
-        layers = {layer: tuple(n for n in names if n not in private) for layer, names in arch.layers.items()}
+        """The last p layers (or blocks, or stages) that hold a shared parameter, with their shared names."""
+        private, found = self.inner.personal(arch), arch.layers
+        if self.level != "layer":
+            parts = groups(arch, self.level, stem_apart=True)
+            found = {part: tuple(n for n in arch.names if n in names) for part, names in parts}
+        layers = {layer: tuple(n for n in names if n not in private) for layer, names in found.items()}
         layers = {layer: names for layer, names in layers.items() if arch.trainable & set(names)}
         return {layer: layers[layer] for layer in list(layers)[max(0, len(layers) - p) :]}
 
@@ -157,7 +166,7 @@ class AdaptiveLocalAggregation(Wrapper):
         seen = torch.full_like(state["losses"], torch.inf)
         for epoch, loss in enumerate(losses):
             seen[epoch] = loss
-        hat = mix_statistics(client, self.top(client.arch, self.p), mix(received, local, w), local, w)
+        hat = mix_statistics(client, mix(received, local, w), local, w)
         return hat, {**state, "w": {**state["w"], **w}, "started": state["started"] | differ, "losses": seen}
 
     def fit(self, client: Client, state: State, model: Tree, got: Received) -> Fitted:
@@ -178,11 +187,11 @@ def mix(received: Tree, local: Tree, w: Tree) -> Tree:
     return {**received, **{n: received[n] + (1 - x) * (local[n] - received[n]) for n, x in w.items()}}
 
 
-def mix_statistics(client: Client, layers: Layers, hat: Tree, local: Tree, w: Tree) -> Tree:
+def mix_statistics(client: Client, hat: Tree, local: Tree, w: Tree) -> Tree:
     """Running statistics follow the mean weight of their layer."""
     usual: Tree = {}
     follow = client.arch.buffers - client.arch.counters - client.private
-    for names in layers.values():
+    for names in client.arch.layers.values():
         of_layer = [w[name].flatten() for name in names if name in w]
         if of_layer:
             usual |= {name: torch.cat(of_layer).mean() for name in names if name in follow}
@@ -202,7 +211,7 @@ def converged(losses: list[Tensor], threshold: float) -> Tensor:
 @register("method", "FedALA")
 def FedALA(
     p: int = 1, s: float = 80.0, eta: float = 1.0, threshold: float = 0.01, cap: int = 100, later_epochs: int = 1,
-    init_all: bool = False,
+    init_all: bool = False, level: Level = "layer",
 ) -> AdaptiveLocalAggregation:  # fmt: skip
     """FedAvg with adaptive local aggregation: AdaptiveLocalAggregation(FedAvg(), ...)."""
-    return AdaptiveLocalAggregation(FedAvg(), p, s, eta, threshold, cap, later_epochs, init_all)
+    return AdaptiveLocalAggregation(FedAvg(), p, s, eta, threshold, cap, later_epochs, init_all, level)

@@ -33,8 +33,11 @@ LACKING = {
 }
 
 
-def groups(arch: Arch, level: Level) -> Groups:
-    """The groups of a level in the order of the network, each with its name."""
+def groups(arch: Arch, level: Level, stem_apart: bool = False) -> Groups:
+    """The groups of a level in the order of the network, each with its name.
+
+    The stem belongs to the first stage, so that s1-fc is the whole model, unless it is asked for as one more stage.
+    """
     found: dict[str, set[str]] = {}
     blocks = blocks_of(arch.net)
     followers = [path for path, module in arch.net.named_modules() if isinstance(module, FOLLOWERS)]
@@ -51,7 +54,7 @@ def groups(arch: Arch, level: Level) -> Groups:
         elif not found or not around(path, followers):
             group = path
         found.setdefault(group or "net", set()).add(name)
-    if level == "stage" and STEM in found:  # the stem belongs to s1, so that s1-fc is the whole model
+    if level == "stage" and STEM in found and not stem_apart:
         stem = found.pop(STEM)
         found[next(iter(found))] |= stem
     return [(group, frozenset(names)) for group, names in found.items()]

@@ -11,19 +11,42 @@ import torch
 from torch import Tensor, nn
 
 from fedtailor import registry, schedule
-from fedtailor.nn.alexnet import alexnet_bn
+from fedtailor.nn.alexnet import alexnet_bn, alexnet_small
 from fedtailor.nn.attention import AttentionBlock, Slot
 from fedtailor.nn.convolutional import cnn4, lenet_bn
 from fedtailor.nn.dense import dnn, mlr
+from fedtailor.nn.mobilenet import mobilenet_v2
+from fedtailor.nn.recurrent import gru
+from fedtailor.nn.resnet import resnet18
+from fedtailor.nn.text import fasttext
 from fedtailor.registry import WrongInput
 
-__all__ = ["AttentionBlock", "Model", "Slot", "alexnet_bn", "cnn4", "dnn", "lenet_bn", "make", "mlr"]
+__all__ = [
+    "AttentionBlock",
+    "Model",
+    "Slot",
+    "alexnet_bn",
+    "alexnet_small",
+    "cnn4",
+    "dnn",
+    "fasttext",
+    "gru",
+    "lenet_bn",
+    "make",
+    "mlr",
+    "mobilenet_v2",
+    "resnet18",
+]
 
 Model = str | nn.Module | Callable[..., nn.Module]
 
 
-def make(model: Model, *, classes: int, shape: tuple[int, ...], seed: int) -> nn.Module:
+def make(
+    model: Model, *, classes: int, shape: tuple[int, ...], seed: int, words: int | None = None
+) -> nn.Module:
     """The network that `model` names, with `classes` outputs for samples of `shape` (without the batch).
+
+    Samples are measurements, or, where the largest number of a word is given as `words`, texts.
 
     A text (`"dnn(hidden=32)"`) and a callable or class of your own are built here: `classes` and `shape` are
     given to those that have parameters of that name, and the initial values are a function of `seed`. An
@@ -34,7 +57,7 @@ def make(model: Model, *, classes: int, shape: tuple[int, ...], seed: int) -> nn
         # not torch.manual_seed: it would also seed the accelerators, whose generators are not forked
         torch.default_generator.manual_seed(schedule.torch_seed(seed, "model"))
         net = _build(model, name, {"classes": classes, "shape": tuple(shape)})
-        _check_outputs(net, name, classes, tuple(shape))
+        _check_outputs(net, name, classes, tuple(shape), words)
     return net.train()
 
 
@@ -75,19 +98,24 @@ def _build(model: Model, name: str, from_data: Mapping[str, Any]) -> nn.Module:
     return net
 
 
-def _check_outputs(net: nn.Module, name: str, classes: int, shape: tuple[int, ...]) -> None:
+def _check_outputs(net: nn.Module, name: str, classes: int, shape: tuple[int, ...], words: int | None) -> None:
     """One forward pass of one sample, in evaluation mode: batch norm keeps its statistics."""
     values = next(net.parameters(), torch.zeros(()))
     sample = torch.zeros(1, *shape, dtype=values.dtype, device=values.device)
+    if words is not None:
+        sample = torch.full((1, *shape), words, device=values.device)
     try:
         with torch.no_grad():
             out = net.eval()(sample)
     except WrongInput:
         raise
     except Exception as error:
+        of, fit = "", "samples of this shape"
+        if words is not None:
+            of, fit = f" with words numbered up to {words}", f"such texts, as fasttext(vocabulary={words + 1})"
         raise WrongInput(
-            f"the model {name} fails on one sample of shape {shape}: {type(error).__name__}: {error}; "
-            "choose a model for samples of this shape"
+            f"the model {name} fails on one sample of shape {shape}{of}: {type(error).__name__}: {error}; "
+            f"choose a model for {fit}"
         ) from error
     if not isinstance(out, Tensor) or out.dim() != 2:
         got = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else f"a {type(out).__name__}"

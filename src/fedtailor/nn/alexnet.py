@@ -1,20 +1,19 @@
-"""AlexNet with batch norm, for pictures of 224 x 224 pixels or so."""
+"""AlexNet, with batch norm for pictures of 224 x 224 pixels or so, and without for those of 28 x 28."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from pathlib import Path
 from typing import Literal
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 
 from fedtailor.nn.convolutional import normed_block
-from fedtailor.nn.shape import Input, check_image, check_sizes
-from fedtailor.registry import WrongInput, register
+from fedtailor.nn.pretrained import ImageNetScale, load_weights
+from fedtailor.nn.shape import Input, check_image, check_rgb, check_sizes
+from fedtailor.registry import register
 
 SMALLEST = 63  # below, the last pooling has nothing to pool
+SMALLEST_SMALL = 8  # three halvings leave one pixel
 # what torchvision calls the five convolutions, whose sizes are the same
 TORCHVISION = {"features.0": "conv1", "features.3": "conv2", "features.6": "conv3", "features.8": "conv4",
                "features.10": "conv5"}  # fmt: skip
@@ -27,10 +26,13 @@ def alexnet_bn(
     shape: tuple[int, ...],
     attention_at: Literal["block", "conv"] = "block",
     pretrained: str | None = None,
+    strict: bool = True,
 ) -> nn.Sequential:
     """AlexNet with batch norm after every layer but the last: the network of pFedLA and PartialFed for photographs."""
     check_sizes("alexnet_bn", classes, shape)
     check_image("alexnet_bn", shape, SMALLEST)
+    if pretrained is not None:
+        check_rgb("alexnet_bn", shape)
 
     # pFedLA, table 8: its third row (64 -> 128) does not chain with its neighbours, and its last convolution lacks the
     # attention that table 11 lists; the printed counts are those of five convolutions with attention after each
@@ -40,6 +42,7 @@ def alexnet_bn(
     net = nn.Sequential(
         OrderedDict(
             input=Input(shape),
+            **({} if pretrained is None else {"scale": ImageNetScale()}),
             **normed_block(1, nn.Conv2d(shape[0], 64, 11, stride=4, padding=2), pool(), attention_at),
             **normed_block(2, nn.Conv2d(64, 192, 5, padding=2), pool(), attention_at),
             **normed_block(3, nn.Conv2d(192, 384, 3, padding=1), None, attention_at),
@@ -57,28 +60,40 @@ def alexnet_bn(
         )
     )
     if pretrained is not None:
-        load_convolutions(net, Path(pretrained))
+        # the linear layers too have the sizes of torchvision's, but there no norm followed them
+        load_weights(net, "alexnet_bn", pretrained, head="classifier", modules=TORCHVISION, strict=strict)
     return net
 
 
-def load_convolutions(net: nn.Sequential, file: Path) -> None:
-    """Start the convolutions from a safetensors file with torchvision's names; the rest has no counterpart there."""
-    try:
-        tensors = load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise WrongInput(
-            f"alexnet_bn cannot read pretrained={str(file)!r} ({error}); give a safetensors file with the tensors "
-            "features.0.weight to features.10.bias of torchvision's AlexNet"
-        ) from None
-    for theirs, ours in TORCHVISION.items():
-        conv = net.get_submodule(ours)
-        wanted = {leaf: value.shape for leaf, value in conv.named_parameters()}
-        found = {leaf: tensors.get(f"{theirs}.{leaf}") for leaf in wanted}
-        for leaf, value in found.items():
-            if value is None or value.shape != wanted[leaf]:
-                has = "no such tensor" if value is None else f"one of shape {tuple(value.shape)}"
-                raise WrongInput(
-                    f"alexnet_bn needs {theirs}.{leaf} of shape {tuple(wanted[leaf])} and {file} has {has}; give "
-                    "the convolutions of torchvision's AlexNet, for pictures of as many channels"
-                )
-        conv.load_state_dict(found)
+@register("model", "alexnet_small")
+def alexnet_small(*, classes: int, shape: tuple[int, ...]) -> nn.Sequential:
+    """AlexNet for pictures of 28 x 28 pixels, without batch norm: the network of FedHAM for V-MNIST."""
+    check_sizes("alexnet_small", classes, shape)
+    check_image("alexnet_small", shape, SMALLEST_SMALL)
+    left = (shape[1] // 8) * (shape[2] // 8)  # pixels after three halvings
+    return nn.Sequential(
+        OrderedDict(
+            input=Input(shape),
+            conv1=nn.Conv2d(shape[0], 64, 3, padding=1),
+            relu1=nn.ReLU(),
+            pool1=nn.MaxPool2d(2),
+            conv2=nn.Conv2d(64, 192, 3, padding=1),
+            relu2=nn.ReLU(),
+            pool2=nn.MaxPool2d(2),
+            conv3=nn.Conv2d(192, 384, 3, padding=1),
+            relu3=nn.ReLU(),
+            conv4=nn.Conv2d(384, 256, 3, padding=1),
+            relu4=nn.ReLU(),
+            conv5=nn.Conv2d(256, 256, 3, padding=1),
+            relu5=nn.ReLU(),
+            pool5=nn.MaxPool2d(2),
+            flatten=nn.Flatten(),
+            dropout1=nn.Dropout(0.5),
+            fc1=nn.Linear(256 * left, 1024),
+            relu6=nn.ReLU(),
+            dropout2=nn.Dropout(0.5),
+            fc2=nn.Linear(1024, 512),
+            relu7=nn.ReLU(),
+            head=nn.Linear(512, classes),
+        )
+    )

@@ -15,6 +15,15 @@ KERNEL = 5
 SMALLEST = 16  # two times a 5 x 5 convolution without padding and a halving leave one pixel of 16
 
 
+class HeConv(nn.Conv2d):
+    """A convolution that starts as in residual networks: normal, its variance two over what goes out of a channel."""
+
+    def reset_parameters(self) -> None:
+        nn.init.kaiming_normal_(self.weight, mode="fan_out", nonlinearity="relu")
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+
 @register("model", "cnn4")
 def cnn4(*, classes: int, shape: tuple[int, ...]) -> nn.Sequential:
     """Two 5 x 5 convolutions (32, 64 channels) and two linear layers (512 units): the CNN of FedALA."""

@@ -26,6 +26,18 @@ class Input(nn.Module):
         return f"shape={self.shape}"
 
 
+class Tokens(Input):
+    """As `Input`, for samples that are numbers of words."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype.is_floating_point:
+            raise WrongInput(
+                "the model takes texts as the numbers of their words, and the samples are measurements; "
+                "use mlr, dnn or gru for them"
+            )
+        return super().forward(x)
+
+
 def check_sizes(model: str, classes: int, shape: tuple[int, ...]) -> None:
     """At least one output, and a shape with at least one number in it."""
     if classes < 1:
@@ -40,4 +52,13 @@ def check_image(model: str, shape: tuple[int, ...], smallest: int) -> None:
         raise WrongInput(
             f"{model} takes images of shape (channels, height, width) of {smallest} x {smallest} pixels or "
             f"more, but the samples have shape {tuple(shape)}; use mlr or dnn for them"
+        )
+
+
+def check_rgb(model: str, shape: tuple[int, ...]) -> None:
+    """Weights of ImageNet are for three channels."""
+    if shape[0] != 3:
+        raise WrongInput(
+            f"{model}(pretrained=...) takes pictures with three channels, red, green and blue, but the samples have "
+            f"shape {tuple(shape)}; leave pretrained out"
         )

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedtailor.arch import Arch
 from fedtailor.local import SGD, Job
 from fedtailor.nn.shape import Input
+from fedtailor.pixels import unpacked
 from fedtailor.task import Task
 from fedtailor.tree import Tree
 
@@ -52,13 +53,14 @@ class Chain:
         """One step of the first lanes; gives their losses before it."""
         n = len(x)
         params = [(values[w][:n], None if b is None else values[b][:n]) for w, b in self.layers]
-        inputs = [x.flatten(2)]
+        inputs = [unpacked(x.flatten(2), params[0][0].dtype)]
         for place, (w, b) in enumerate(params):
             z = torch.bmm(inputs[-1], w.mT) if b is None else torch.baddbmm(b.unsqueeze(1), inputs[-1], w.mT)
             if place < len(params) - 1:
                 inputs.append(z.relu_())
         log_p = z.log_softmax(2)
         losses = -log_p.gather(2, y.unsqueeze(2)).squeeze(2)
+        weights = None if weights is None else weights.to(losses.dtype)
         slope = log_p.exp_().scatter_add_(2, y.unsqueeze(2), log_p.new_full((), -1.0).expand(*y.shape, 1))
         slope = slope.mul_(1 / y.shape[1] if weights is None else weights.unsqueeze(2))
         shrink = 1 - lr * weight_decay

@@ -221,7 +221,8 @@ class LaneClient(Client):
         if not isinstance(batch, FilledBatch):
             return super().loss(model, batch)
         out, buffers = self.arch.apply(model, batch.x)
-        loss = (self.task.losses(out, batch.y) * batch.weights).sum()
+        losses = self.task.losses(out, batch.y)
+        loss = (losses * batch.weights.to(losses.dtype)).sum()
         for penalty in self.penalties:
             loss = loss + penalty(model)
         return loss, buffers
@@ -283,7 +284,8 @@ class LaneClient(Client):
             index = nn.utils.rnn.pad_sequence(now, batch_first=True)
             real = torch.arange(index.shape[1]) < lengths[:, None]
             filled = torch.where(real.to(index.device), index, index[:, :1])
-            yield len(now), filled, real.to(self.x) / lengths[:, None].to(self.x)
+            kind = self.x.dtype if self.x.is_floating_point() else torch.float64
+            yield len(now), filled, (real.to(kind) / lengths[:, None].to(kind)).to(self.x.device)
 
     def unequally(self, theta: Tree, job: Job, state: State) -> Descent:
         """The loop for clients of different sizes: those with most steps come first, those that are done drop out."""
