@@ -28,7 +28,7 @@ from fedtailor.nn import make
 from fedtailor.record import Row, plain
 from fedtailor.registry import WrongInput
 from fedtailor.runners import Runner, Work, planner
-from fedtailor.site import Common, Exam, Reply, Site, finished, model_of, take_exam
+from fedtailor.site import Common, Exam, Reply, Site, finished, model_of, randomness, take_exam
 from fedtailor.spec import RunSpec
 from fedtailor.tree import State, Tree
 
@@ -86,7 +86,8 @@ class Driver:
             finish_epochs=method.finish_epochs if spec.finish_epochs is None else spec.finish_epochs,
             public=self.data.public if method.public_share else None,
         )  # fmt: skip
-        self.server: State = tree.detach(method.init_server(self.fed(0), tree.drop(self.initial, self.private)))
+        with randomness(spec.seed, "server", 0):  # a server that trains draws from it, where the model has dropout
+            self.server: State = tree.detach(method.init_server(self.fed(0), tree.drop(self.initial, self.private)))
         probe = method.send(self.fed(1), self.server, torch.arange(1))
         own_start = overrides(method, "start") and not method.init_all
         self.broadcasts = not (own_start or probe.own or probe.peers)

@@ -66,11 +66,14 @@ class FedHealth(Method):
         return self.share
 
     def notes(self, arch: Arch, n: int) -> Iterator[str]:
+        linear = linear_layers(arch)
+        if self.cloud_epochs == 0:
+            yield "FedHealth: with cloud_epochs=0 there is no cloud model; the rounds start from the first values"
         if self.ft_epochs == 0:
             yield "FedHealth: with ft_epochs=0 nothing is transferred; the model tested is the one for all"
         if self.align == "coral" and self.eta_c == 0:
             yield "FedHealth: eta_c=0 takes the alignment away; write align='none' if that is meant"
-        if self.align == "coral" and linear_layers(arch) <= arch.head:
+        if self.align == "coral" and linear and linear <= arch.head:
             yield "FedHealth: only the last layer is trained in the transfer; the alignment of its inputs has no effect"
 
     def init_server(self, fed: Fed, model: Tree) -> State:
