@@ -83,7 +83,7 @@ class APPLE(Method):
         return state if self.M is None else {**state, "cores": tree.expand(tree.pick(model, fed.arch.trainable), fed.n)}
 
     def init_server(self, fed: Fed, model: Tree) -> State:
-        kept = mixing.keep(model, fed.n)
+        kept = mixing.keep(tree.pick(model, fed.arch.trainable), fed.n)  # what no other client mixes is not handed on
         return kept if self.M is None else {**kept, "sent": torch.eye(fed.n), "p": torch.zeros(fed.n, fed.n)}
 
     def send(self, fed: Fed, server: State, cohort: Tensor) -> Payload:
