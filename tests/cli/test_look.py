@@ -61,16 +61,17 @@ def test_list_tells_what_is_sent_and_who_sees_it(listed: dict[str, str]) -> None
     assert norms == Arch(make("lenet_bn", classes=10, shape=(3, 28, 28), seed=0)).norm
     without_norms = 1 - sum(size[name] for name in norms) / sum(size.values())
     body = 1 - 4 * (84 * 10 + 10) / sum(size.values())  # the last layer has 84 inputs
-    both = 1 + 4 * 45178 / sum(size.values())  # the printed number of LeNet's parameters
+    trained = 4 * 45178 / sum(size.values())  # the printed number of LeNet's parameters
     for name, down, up in (
         ("FedAvg", "1 model", "1"),
         ("FedBN", f"{without_norms:.2f} models", f"{without_norms:.2f}"),
         ("FedBABU", f"{body:.2f} models", f"{body:.2f}"),
-        ("SCAFFOLD", f"{both:.2f} models", f"{both:.2f}"),
+        ("SCAFFOLD", f"{1 + trained:.2f} models", f"{1 + trained:.2f}"),
         ("pFedLA", "1 model", "1"),  # attention stays
     ):
         assert f"traffic: {down} down, {up} up; the server sees sums of uploads only tested:" in listed[name], name
-    for name, down in (("FedFomo", 5), ("APPLE", 8 - 1), ("FedHAM", 8)):  # M of them; the others'; and the mean of all
+    # M of them; what is trained of the others'; the others' and the mean of all
+    for name, down in (("FedFomo", 5), ("APPLE", f"{7 * trained:.2f}"), ("FedHAM", 8)):
         assert f"traffic: {down} models down, 1 up; the server sees single clients' models" in listed[name], name
     assert "traffic: none; the server sees nothing" in listed["Local"]
     assert "the rows themselves, before the first round; the server sees everybody's rows" in listed["Centralised"]

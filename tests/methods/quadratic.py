@@ -94,6 +94,15 @@ def play(method: Method, data: Federation, model: nn.Module, rounds: int, **opti
     return driver
 
 
+def step_telling(driver: Driver) -> dict[int, list[int]]:
+    """One more round; whose models each client of its cohort was sent."""
+    before, method = driver.server, driver.common.method
+    row = driver.step()
+    payload = method.send(driver.fed(row["round"]), before, torch.tensor(row["cohort"]))
+    assert payload.peer_ids is not None
+    return {i: [j for j in ids if j >= 0] for i, ids in zip(row["cohort"], payload.peer_ids.tolist(), strict=True)}
+
+
 def common(driver: Driver) -> dict[str, Tensor]:
     """The server's model, under any wrappers."""
     state = driver.server

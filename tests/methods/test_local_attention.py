@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor import (
+    APPLE,
     SCAFFOLD,
     AdaptiveLocalAggregation,
     ComponentAttention,
     Ditto,
     FedAvg,
     FedBN,
+    FedFomo,
     FedProx,
     FedRep,
     Local,
@@ -483,16 +485,35 @@ def test_it_explains_the_model_that_the_inner_method_keeps(inner: Method, name: 
     assert shown[f"mixture/{name}/slot"] == pytest.approx(u.softmax(0).tolist())
 
 
+def masked(m: Model, x: np.ndarray) -> float:
+    """The mean of the mask of ECA over these rows, norms as in a test."""
+    with torch.no_grad():
+        h = F.conv2d(torch.from_numpy(x), m["conv.weight"], m["conv.bias"])
+        h = F.batch_norm(h, m["norm.running_mean"], m["norm.running_var"], m["norm.weight"], m["norm.bias"]).relu()
+        return float(mask("eca", h, m, "slot", {}).mean())
+
+
+@pytest.mark.parametrize(("inner", "name"), [(FedFomo(M=2), "own"), (APPLE(), "core"), (APPLE(M=1), "core")], ids=repr)
+def test_where_no_one_model_is_received_it_explains_the_one_that_is_kept(inner: Method, name: str) -> None:
+    for kind, part in (("hybrid", "mixture"), ("eca", "attention")):
+        for norm in (True, False):
+            driver = play(LocalAttention(inner, kind), DATA, tiny(norm), 2)
+            shown = driver.rows[-1]["explain"]["clients"]["0"]
+            m = driver.kept[0]["method"]["inner"][name]
+            assert [key for key in shown if "slot" in key] == [f"{part}/{name}/slot"]
+            value = shown[f"{part}/{name}/slot"]
+            if kind == "hybrid":
+                assert value == pytest.approx(m["slot.u"].softmax(0).tolist())
+            elif norm:
+                assert value == pytest.approx(masked(m, ROWS[0][0]))
+
+
 def test_of_a_single_kind_it_explains_the_mean_mask() -> None:
     driver = play(pFedLA(kind="eca"), DATA, tiny(), 1)
     before = common(driver)
     driver.step()
-    m = {**before, **driver.kept[2]["personal"]}
-    with torch.no_grad():
-        h = F.conv2d(torch.from_numpy(ROWS[2][0]), m["conv.weight"], m["conv.bias"])
-        h = F.batch_norm(h, m["norm.running_mean"], m["norm.running_var"], m["norm.weight"], m["norm.bias"]).relu()
-        a = mask("eca", h, m, "slot", {}).mean()
-    assert driver.rows[-1]["explain"]["clients"]["2"] == {"attention/slot": pytest.approx(float(a))}
+    a = masked({**before, **driver.kept[2]["personal"]}, ROWS[2][0])
+    assert driver.rows[-1]["explain"]["clients"]["2"] == {"attention/slot": pytest.approx(a)}
 
 
 # ---------- refusals and notes ----------

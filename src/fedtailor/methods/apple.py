@@ -13,7 +13,7 @@ Deviations: (1) With `M`, a client is sent M cores a round, first those never se
 weighs most; it keeps what it was sent, and the server learns p_i for that. Cores not sent yet are the first model. (2)
 Only what is trained is mixed: running statistics are those of w_i, from the client's own passes, because weights that
 may be negative and need not sum to one would give a negative variance. (3) Weight decay is for cores: it would pull p
-to zero instead of p_0.
+to zero instead of p_0. (4) All cores start at the run's first model. (5) lr_p is constant where lr decays.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class APPLE(Method):
         return state if self.M is None else {**state, "cores": tree.expand(tree.pick(model, fed.arch.trainable), fed.n)}
 
     def init_server(self, fed: Fed, model: Tree) -> State:
-        kept = mixing.keep(model, fed.n)
+        kept = mixing.keep(tree.pick(model, fed.arch.trainable), fed.n)  # what no other client mixes is not handed on
         return kept if self.M is None else {**kept, "sent": torch.eye(fed.n), "p": torch.zeros(fed.n, fed.n)}
 
     def send(self, fed: Fed, server: State, cohort: Tensor) -> Payload:

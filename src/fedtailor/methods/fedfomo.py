@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 
 import torch
 from torch import Tensor
@@ -55,7 +56,8 @@ class FedFomo(Method):
         require(self.M >= 1, "FedFomo", f"M={self.M} must be 1 or more; without any other's model this is Local")
         require(0 < self.holdout < 1, "FedFomo", f"holdout={self.holdout} must be between 0 and 1")
         require(0 <= self.epsilon <= 1, "FedFomo", f"epsilon={self.epsilon} must be from 0 to 1")
-        require(self.epsilon_decay >= 0, "FedFomo", f"epsilon_decay={self.epsilon_decay} must be 0 or more")
+        allowed = 0 <= self.epsilon_decay < inf
+        require(allowed, "FedFomo", f"epsilon_decay={self.epsilon_decay} must be 0 or more, and finite")
 
     def notes(self, arch: Arch, n: int) -> Iterator[str]:
         if n == 1:

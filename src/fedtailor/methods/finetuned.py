@@ -17,9 +17,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from torch import Tensor
+
 from fedtailor.arch import Arch
 from fedtailor.local import Client, descend
-from fedtailor.method import Fed, Fitted, Method, Received, Wrapper, require
+from fedtailor.method import Fed, Fitted, Method, Payload, Received, Wrapper, require
 from fedtailor.methods.fedala import AdaptiveLocalAggregation
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.methods.proximal import FedProx
@@ -112,6 +114,16 @@ class TunedStart(Wrapper):
         yield from self.inner.notes(arch, n)
         if self.ft_epochs == 0:
             yield f"TunedStart: with ft_epochs=0 nothing is fine-tuned, and this is {self.inner!r}"
+
+    def send(self, fed: Fed, server: State, cohort: Tensor) -> Payload:
+        """What `inner` sends; where that is no one model, there is nothing to tune."""
+        payload = super().send(fed, server, cohort)
+        require(
+            "model" in payload.common or "model" in payload.own, "TunedStart",
+            f"a client of {self.inner!r} receives no one model that it could fine-tune; "
+            "choose an inner method such as FedAvg() or FedAMP()",
+        )  # fmt: skip
+        return payload
 
     def start(self, client: Client, state: State, got: Received) -> tuple[Tree, State]:
         model, state = super().start(client, state, got)

@@ -18,7 +18,7 @@ it has no global counterpart. (3) Clients may be absent, and then keep their att
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, KeysView, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -155,8 +155,9 @@ class LocalAttention(Wrapper):
     def explain(self, client: Client, state: State, got: Received) -> dict[str, Tensor]:
         """The mixture of every layer, or the mean of its mask; also of the models that the inner method keeps."""
         shown = super().explain(client, state, got)
-        own = {**got.model, **state["attention"]}
-        for path, model in [("", own), *holders(state["inner"], own.keys())]:
+        attention, names = state["attention"], frozenset(client.arch.names)
+        own = {"inner": {**got.model, **attention}}  # whole, unless the inner method sends no one model
+        for path, model in [*holders(own, names, attention), *holders(state["inner"], names, attention)]:
             if self.kind == "hybrid":
                 shown |= {f"mixture/{path}{place}": u for place, u in mixtures(client.arch, model).items()}
             else:
@@ -164,15 +165,17 @@ class LocalAttention(Wrapper):
         return shown
 
 
-def holders(state: Mapping[str, Any], names: KeysView[str], path: str = "") -> Iterator[tuple[str, Tree]]:
-    """The whole models in a state, and where they are: Ditto's `v/`, pFedMe's `theta/`."""
+def holders(
+    state: Mapping[str, Any], names: frozenset[str], attention: Tree, path: str = ""
+) -> Iterator[tuple[str, Tree]]:
+    """The whole models in a state, and where they are: Ditto's `v/`, pFedMe's `theta/`; no stacks of several."""
     for key, value in state.items():
         if isinstance(value, Mapping):
             where = path if key == "inner" else f"{path}{key}/"
-            if names <= value.keys():
+            if names <= value.keys() and all(value[name].shape == a.shape for name, a in attention.items()):
                 yield where, dict(value)
             else:
-                yield from holders(value, names, where)
+                yield from holders(value, names, attention, where)
 
 
 def mixtures(arch: Arch, model: Tree) -> Tree:
