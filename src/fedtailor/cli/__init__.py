@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from fedtailor.cli.look import cite, inspect_, list_, report
+from fedtailor.cli.reproduce import reproduce
 from fedtailor.cli.runs import compare, demo, resume, run
 from fedtailor.cli.terminal import fail, interruptible, keep_traceback, say
 from fedtailor.registry import WrongInput
@@ -27,7 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Run": (demo, run, compare, resume),
+    "Run": (demo, run, compare, resume, reproduce),
     "Look": (report, list_, inspect_, cite),
 }
 for panel, doings in _COMMANDS.items():

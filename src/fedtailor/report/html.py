@@ -79,7 +79,7 @@ def render(comparisons: Sequence[Comparison], beside: Path, how: How = "last") -
         for number, (comparison, result) in enumerate(zip(comparisons, found, strict=True), start=1)
     ]
     lead = "" if several else f'<p class="lead">{escape(headline(comparisons[0], found[0]))}</p>'
-    style, script = _style(), (files("fedtailor.report") / "page.js").read_text(encoding="utf-8")
+    style, script = style_sheet(), (files("fedtailor.report") / "page.js").read_text(encoding="utf-8")
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"  # nothing may be loaded
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -252,7 +252,7 @@ def _fold(title: str, body: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{body}</details>" if body else ""
 
 
-def _style() -> str:
+def style_sheet() -> str:
     text = (files("fedtailor.report") / "page.css").read_text(encoding="utf-8")
 
     def variables(values: dict[str, Any]) -> str:

@@ -1,0 +1,220 @@
+"""An outcome for the terminal, as Markdown and as a page of HTML: the same cells in each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+from fedtailor.papers.outcome import Line, Outcome
+from fedtailor.papers.preset import SCALES
+from fedtailor.papers.verdict import Judged, Seeds, deviation, mean
+from fedtailor.report import words
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+HEAD = ("Method", "Ours", "Alone", "Paper", "Difference", "Verdict", "Notes")
+ROOM = 20  # comparisons of a claim that are told one by one
+
+
+@dataclass(frozen=True)
+class Block:
+    """One column of the published table: its heading and its rows as text."""
+
+    title: str
+    rows: tuple[tuple[str, ...], ...]
+
+
+def blocks(found: Outcome) -> list[Block]:
+    """Column by column, what has a number; a column without any is left out."""
+    shown = []
+    for column in found.columns:
+        lines = [line for line in found.lines if line.column == column and line.ours]
+        if lines:
+            problem = lines[0].cell.problem
+            title = f"{column}, with {problem.label} in its place" if problem.instead_of else column
+            shown.append(Block(title, tuple(row_of(line, found) for line in lines)))
+    return shown
+
+
+def row_of(line: Line, found: Outcome) -> tuple[str, ...]:
+    printed = line.printed
+    difference = ""
+    if printed is not None and not line.cell.problem.instead_of:
+        difference = signed(mean(line.ours) - printed.mean)
+    notes = sorted(found.notes[text] for text in line.cell.all_differences)
+    return (
+        line.row, spread(line.ours), "" if line.row == found.table.alone else spread(line.alone),
+        "" if printed is None else number(printed.mean, printed.deviation), difference,
+        "" if line.verdict == "not printed" else line.verdict, ", ".join(map(str, notes)),
+    )  # fmt: skip
+
+
+def number(value: float, deviation: float | None = None) -> str:
+    return f"{value:.2f}" + (f" ± {deviation:.2f}" if deviation is not None else "")
+
+
+def spread(values: Seeds) -> str:
+    return number(mean(values), deviation(values)) if values else ""
+
+
+def signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", words.MINUS)
+
+
+# ---------- words ----------
+
+
+def coverage(found: Outcome) -> str:
+    """How much of the table there is, and at which scale."""
+    seeds = sorted({seed for line in found.lines for seed in line.ours})
+    told = f"{found.done} of {found.of} cells, scale {found.scale} ({SCALES[found.scale]}), "
+    return told + (f"{len(seeds)} seeds." if len(seeds) != 1 else "one seed, so no deviation of ours.")
+
+
+def caption(found: Outcome) -> str:
+    """What must stand under every number."""
+    readings = list(dict.fromkeys(line.number.reading.words for line in found.lines))
+    points = sorted({line.cell.row for line in found.lines if "point" in line.cell.settings})
+    table = found.table
+    parts = [
+        f"Ours: {'; '.join(readings)}, in per cent, ± the standard deviation over seeds",
+        f"Alone: the same of {table.alone}, every client trained on its own",
+        f"Paper: {table.printed.protocol}" if table.printed else "the paper prints no numbers",
+        f"met: within {table.band:g} points of the paper",
+        "not compared: the setting differs too much for the two numbers to be held together",
+        *([f"{', '.join(points)}: tested at another point than the method's own"] if points else []),
+    ]
+    return "; ".join(parts) + "."
+
+
+def claim_lines(found: Outcome) -> list[tuple[str, str, list[str]]]:
+    """Text, verdict and details of each claim."""
+    told = []
+    for judged in found.claims:
+        whose = "" if judged.claim.whose == "paper" else " (our question, not the paper's)"
+        told.append((judged.claim.text + whose, verdict_of(judged), details(judged)))
+    return told
+
+
+def verdict_of(judged: Judged) -> str:
+    if judged.missing and judged.compared:
+        return f"{judged.verdict}; {judged.missing} not run"
+    return judged.verdict
+
+
+def details(judged: Judged) -> list[str]:
+    """Each comparison with its difference in points, those against the claim first."""
+    order = {"does not hold": 0, "level": 1, "holds": 2}
+    compared = sorted(judged.compared, key=lambda one: order[one.holds])
+    lines = [f"{one.column}: {one.better} {signed(one.difference)} against {one.worse}" for one in compared[:ROOM]]
+    return [*lines, f"and {len(compared) - ROOM} more"] if len(compared) > ROOM else lines
+
+
+# ---------- the terminal ----------
+
+
+def as_rich(block: Block) -> RichTable:
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    table = RichTable(title=block.title, title_justify="left")
+    for title in HEAD:
+        table.add_column(title, justify="left" if title in ("Method", "Verdict", "Notes") else "right", no_wrap=True)
+    for row in block.rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+# ---------- Markdown ----------
+
+
+def as_markdown(found: Outcome, level: int = 1) -> str:
+    parts = [f"{'#' * level} {found.table.title}", "", coverage(found), ""]
+    for block in blocks(found):
+        parts += [f"**{block.title}**", "", *markdown_table(HEAD, block.rows), ""]
+    parts += [caption(found), ""]
+    if found.notes:
+        parts += ["Notes:", "", *(f"{number}. {text}" for text, number in found.notes.items()), ""]
+    parts += ["Claims:", ""]
+    for text, verdict, detail in claim_lines(found):
+        parts.append(f"- {text}: **{verdict}**" + (f" ({'; '.join(detail)})" if detail else ""))
+    for title, lines in omissions(found):
+        parts += ["", f"{title}:", "", *(f"- {line}" for line in lines)]
+    return "\n".join(parts) + "\n"
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|").replace("<", "&lt;") for cell in cells) + " |"
+
+    rule = [":---" if title in ("Method", "Verdict", "Notes") else "---:" for title in head]
+    return [line(head), "| " + " | ".join(rule) + " |", *(line(row) for row in rows)]
+
+
+def omissions(found: Outcome) -> list[tuple[str, list[str]]]:
+    """What is not there, and why."""
+    reasons: dict[str, list[str]] = {}
+    for cell, reason in found.refused:
+        reasons.setdefault(reason, []).append(cell.problem.name)
+    refused = [f"{words.listing(list(dict.fromkeys(names)))}: {reason}" for reason, names in reasons.items()]
+    failed = [f"{name}: {reason}" for name, reason in found.failed]
+    about = [found.table.about] if found.table.about else []
+    return [(title, lines) for title, lines in (
+        ("Left out", refused), ("Failed", failed), ("About this table", about)) if lines]  # fmt: skip
+
+
+# ---------- HTML ----------
+
+
+def as_html(found: Outcome, command: str) -> str:
+    """One page that needs no network."""
+    from fedtailor.report.html import style_sheet
+
+    tables = "".join(
+        f"<section><h2>{escape(block.title)}</h2>{html_table(block)}</section>" for block in blocks(found)
+    )
+    claims = "".join(
+        f"<li>{escape(text)}: <strong>{escape(verdict)}</strong>"
+        + (f"<details><summary>Each comparison</summary>{escape('; '.join(detail))}</details>" if detail else "")
+        + "</li>"
+        for text, verdict, detail in claim_lines(found)
+    )
+    notes = "".join(f"<li>{escape(text)}</li>" for text in found.notes)
+    left = "".join(
+        f"<h2>{title}</h2><ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
+        for title, lines in omissions(found)
+    )
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{escape(found.table.id)} - Fedtailor</title>
+<style>{style_sheet()}</style>
+</head>
+<body>
+<header class="top"><p class="eyebrow">Reproduction of {escape(found.table.id)}</p>
+<h1>{escape(found.table.title)}</h1><p class="lead">{escape(coverage(found))}</p></header>
+<main>
+<section><h2>Claims</h2><ul>{claims}</ul></section>
+{tables}
+<section><p class="caption">{escape(caption(found))}</p>{f"<h2>Notes</h2><ol>{notes}</ol>" if notes else ""}{left}
+<h2>To repeat it</h2><pre><code>{escape(command)}</code></pre>
+<h2>To cite</h2><p>{escape(found.table.source.citation)}</p></section>
+</main>
+</body>
+</html>
+"""
+
+
+def html_table(block: Block) -> str:
+    def cells(tag: str, row: Sequence[str]) -> str:
+        return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) + "</tr>"
+
+    body = "".join(cells("td", row) for row in block.rows)
+    return f'<div class="scroll"><table><thead>{cells("th", HEAD)}</thead><tbody>{body}</tbody></table></div>'
