@@ -174,8 +174,8 @@ class FedHAM(Method):
         done = descend(
             client, state["theta"], lr={part: self.rate(part, client.lr) for part in state["theta"]},
             build=lambda theta, batch: ham.mix(x, *ham.weights(at_x, theta)),
-            opt=HamOptimiser(self.by_adam), opt_state={**state["adam"], "slopes": torch.zeros_like(state["slopes"])},
-            epochs=epochs, stream=stream,
+            only=self.learned, opt=HamOptimiser(self.by_adam), epochs=epochs, stream=stream,
+            opt_state={**state["adam"], "slopes": torch.zeros_like(state["slopes"])},
         )  # fmt: skip
         alpha, beta = ham.weights(at_x, done.theta)
         shown = torch.zeros_like(state["alpha"]).index_copy(0, ham.peer_ids, alpha[: len(ham.peer_ids)])
