@@ -23,7 +23,7 @@ import fedtailor
 from fedtailor import schedule, task, tree
 from fedtailor.arch import Arch
 from fedtailor.data.federation import Federation
-from fedtailor.method import Fed, Payload, Received, overrides
+from fedtailor.method import Fed, MethodNote, Payload, Received, overrides
 from fedtailor.nn import make
 from fedtailor.record import Row, plain
 from fedtailor.registry import WrongInput
@@ -35,10 +35,6 @@ from fedtailor.tree import State, Tree
 
 class Diverged(RuntimeError):
     """Training gave a loss or a value that is not a number, and the run's policy is to stop."""
-
-
-class MethodNote(UserWarning):
-    """What a method has to say of its settings: a null point, a plug-in without effect."""
 
 
 class Callback:

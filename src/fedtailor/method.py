@@ -23,6 +23,10 @@ from fedtailor.tree import State, Tree
 Point = Literal["received", "trained", "adapted"]
 
 
+class MethodNote(UserWarning):
+    """What a method has to say of its settings: a null point, a plug-in without effect."""
+
+
 @dataclass(frozen=True)
 class Fed:
     """What a server hook may know of the federation."""

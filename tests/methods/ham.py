@@ -1,7 +1,7 @@
 """FedHAM in bare PyTorch, from Algorithms 1 and 2 of the paper and its equations 3 to 15.
 
-Nothing here imports fedtailor. What is drawn at random comes in from outside: the first Theta, the matrix of the sketch,
-the batches.
+Nothing here imports fedtailor. What is drawn at random comes in from outside: the first Theta, the matrix of the
+sketch, the batches.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import ham
@@ -114,7 +114,7 @@ def test_reference_with_two_of_three_clients_a_round(case: str) -> None:
     compared(driver, Settings(**words), SIZES, whole(regressions()))
     cohorts = [set(row["cohort"]) for row in driver.rows]
     assert len(cohorts[0]) == 2 and set.union(*cohorts) == {0, 1, 2}  # one comes first when attention is on
-    assert any(a & b for a, b in zip(cohorts[1:], cohorts[2:], strict=False))  # one attends in two rounds running
+    assert any(a & b for a, b in pairwise(cohorts[1:]))  # one attends in two rounds running
     part = "k2" if case == "second layer" else "k1"
     first = method.init_client(driver.fed(0), driver.initial)["theta"][f".{part}"]
     assert not any(torch.equal(theta_of(driver, i)[part], first) for i in range(3))
@@ -175,14 +175,14 @@ def test_two_layers_of_attention_over_two_models_by_hand() -> None:
     theta = {".q1": tensor(1, 0), ".k1": tensor(2**0.5 * math.log(3), 0)}
     theta |= {".q2": tensor(0, 1), ".k2": tensor(0, 2**0.5 * math.log(2))}
     x, glob = tensor(1, 1), tensor(4, 0)
-    h = attending(FedHAM(projection="diag"), Line(0.0, 0.0), x, glob, [tensor(1, 2), tensor(0, -2)])
+    h = attending(FedHAM(p=0, projection="diag"), Line(0.0, 0.0), x, glob, [tensor(1, 2), tensor(0, -2)])
     alpha, beta = h.weights(h.at({"w": x}), theta)
     assert alpha.tolist() == pytest.approx([3 / 4, 1 / 4], rel=1e-12)
     assert beta.tolist() == pytest.approx([2 / 5, 2 / 5, 1 / 5], rel=1e-12)
     assert h({"w": x}, theta)["w"].tolist() == pytest.approx([3 / 2, 4 / 5], rel=1e-12)
     # AML1 takes x^a itself; AML2 has the first and the last of the three, 2 to 1
     first, second = (
-        attending(FedHAM(projection="diag", layers=layers), Line(0.0, 0.0), x, glob, [tensor(1, 2), tensor(0, -2)])
+        attending(FedHAM(p=0, projection="diag", layers=layers), Line(0.0, 0.0), x, glob, [tensor(1, 2), tensor(0, -2)])
         for layers in ("first", "second")
     )
     assert first({"w": x}, theta)["w"].tolist() == pytest.approx([3 / 4, 1], rel=1e-12)
@@ -192,12 +192,13 @@ def test_two_layers_of_attention_over_two_models_by_hand() -> None:
 def test_one_step_on_theta_and_one_on_x_by_hand() -> None:
     # AML2 on F(w) = (w - 3)^2 / 2 with x = 1, x^g = 0, q = 1 and k = ln 2: beta = (2/3, 1/3) and w = 2/3. dF/dw = -7/3,
     # dw/ds = 2/3 1/3 (1 - 0) for the score s = q k x x, so that dF/dq = -7/3 2/9 ln 2 and dF/dk = -7/3 2/9
-    method = FedHAM(p=1, layers="second", projection="diag", ham_optimizer="sgd", lam=0.5)
+    method = FedHAM(p=0, layers="second", projection="diag", ham_optimizer="sgd", lam=0.5)
     driver = play(method, squares((3.0, 3.0), (1.0, 1.0), (1, 1)), Line(0.0), 0)
     state = driver.kept[0]["method"]
     theta = {**state["theta"], ".q2": tensor(1), ".k2": tensor(math.log(2))}
     client = driver.sites[0].client(2)
-    fitted = method.fit(client, {**state, "theta": theta}, {"w": tensor(1)}, Received({"w": tensor(0)}, static={"warm": 0}))
+    got = Received({"w": tensor(0)}, static={"warm": 0})
+    fitted = method.fit(client, {**state, "theta": theta}, {"w": tensor(1)}, got)
     q, k = 1 + 0.1 * 0.5 * 7 / 3 * 2 / 9 * math.log(2), math.log(2) + 0.1 * 0.5 * 7 / 3 * 2 / 9
     assert float(fitted.state["theta"][".q2"]) == pytest.approx(q, rel=1e-12)
     assert float(fitted.state["theta"][".k2"]) == pytest.approx(k, rel=1e-12)
@@ -271,7 +272,7 @@ def test_the_hybrid_is_in_the_hull_of_what_it_is_made_of(layers: str, projection
     draw = torch.Generator().manual_seed(1)
     for scale in (0.1, 1.0, 100.0):
         x, glob, *peers = scale * torch.randn(5, 2, generator=draw, dtype=torch.float64)
-        method = FedHAM(layers=layers, projection=projection, score=score)
+        method = FedHAM(p=0, layers=layers, projection=projection, score=score)
         h = attending(method, Line(0.0, 0.0), x, glob, peers)
         shape = {"sketch": (64, 1024), "diag": (2,), "dense": (64, 2)}[projection]
         theta = {f".{part}{n}": scale * torch.randn(shape, generator=draw).double() for part in "qk" for n in "12"}
@@ -289,8 +290,8 @@ def test_the_hybrid_is_in_the_hull_of_what_it_is_made_of(layers: str, projection
 
 def test_equal_models_are_attended_to_alike_and_stay_what_they_are() -> None:
     x = tensor(0.3, -0.7)
-    h = attending(FedHAM(), Line(0.0, 0.0), x, x, [x, x, x])
-    theta = play(FedHAM(), federation(regressions()), Line(0.3, -0.7), 0).kept[0]["method"]["theta"]
+    h = attending(FedHAM(p=0), Line(0.0, 0.0), x, x, [x, x, x])
+    theta = play(FedHAM(p=0), federation(regressions()), Line(0.3, -0.7), 0).kept[0]["method"]["theta"]
     alpha, beta = h.weights(h.at({"w": x}), theta)
     torch.testing.assert_close(alpha, torch.full((3,), 1 / 3, dtype=torch.float64), rtol=1e-12, atol=0)
     torch.testing.assert_close(beta, torch.full((3,), 1 / 3, dtype=torch.float64), rtol=1e-12, atol=0)
@@ -348,8 +349,8 @@ def test_all_clients_start_from_the_same_theta_drawn_by_the_seed() -> None:
         ({}, (64, 1024)), ({"q": 32, "h": 3}, (3, 32)), ({"projection": "dense", "h": 5}, (5, 13)),
         ({"projection": "diag"}, (13,)),
     ):  # fmt: skip
-        driver = play(FedHAM(**options), federation(regressions()), curved(), 0)
-        other = play(FedHAM(**options), federation(regressions()), curved(), 0, seed=1)
+        driver = play(FedHAM(p=0, **options), federation(regressions()), curved(), 0)
+        other = play(FedHAM(p=0, **options), federation(regressions()), curved(), 0, seed=1)
         bound = math.sqrt(6 / sum(shape)) if len(shape) == 2 else math.sqrt(3)
         for part in ("q1", "k1", "q2", "k2"):
             values = theta_of(driver, 0)[part]
@@ -359,9 +360,9 @@ def test_all_clients_start_from_the_same_theta_drawn_by_the_seed() -> None:
             assert not torch.equal(values, theta_of(other, 0)[part])
         drawn = theta_of(driver, 0)
         assert not torch.equal(drawn["q1"], drawn["k1"]) and not torch.equal(drawn["q1"], drawn["q2"])
-    tied = theta_of(play(FedHAM(tied=True), federation(regressions()), curved(), 0), 0)
+    tied = theta_of(play(FedHAM(p=0, tied=True), federation(regressions()), curved(), 0), 0)
     assert torch.equal(tied["q1"], tied["k1"]) and torch.equal(tied["q2"], tied["k2"])
-    cosine = theta_of(play(FedHAM(score="cosine"), federation(regressions()), curved(), 0), 0)
+    cosine = theta_of(play(FedHAM(p=0, score="cosine"), federation(regressions()), curved(), 0), 0)
     assert float(cosine["t1"]) == float(cosine["t2"]) == 5
 
 
