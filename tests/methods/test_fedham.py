@@ -20,10 +20,8 @@ from fedtailor import FTL, Driver, FedAvg, FedHAM, Local, Received
 from fedtailor.methods import fedham as source
 from fedtailor.methods.fedham import Ham, sketch
 
-NOTED = pytest.mark.filterwarnings("ignore::fedtailor.driver.MethodNote")
+NOTED = pytest.mark.filterwarnings("ignore::fedtailor.method.MethodNote")
 WARNED = pytest.mark.filterwarnings("ignore:.*turned to the clients' own:UserWarning")
-
-LEARNED = ["0.weight", "0.bias", "2.weight", "2.bias"]
 
 
 def curved() -> nn.Module:
