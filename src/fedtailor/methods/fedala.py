@@ -108,7 +108,7 @@ class AdaptiveLocalAggregation(Wrapper):
             value = "p=0 no layer has weights" if self.p == 0 else "eta=0 all weights stay one"
             yield f"{who}: with {value}, so this is {self.inner!r}"
         elif isinstance(base, PartialFedFix) and not base.loaded(arch) & weighted & arch.trainable:
-            yield f"{who}: with p={self.p} only layers that {base!r} does not load have weights: nothing to mix"
+            yield f"{who}: with p={self.p} only {self.level}s that {base!r} does not load have weights: nothing to mix"
         elif self.p > len(shared):
             yield f"{who}: p={self.p}, but only {len(shared)} {self.level}s are shared: all of them have weights"
         if n == 1:
