@@ -596,24 +596,21 @@ def test_the_defaults_say_nothing_and_the_settings_read_back() -> None:
     "method",
     [
         *(pFedLA(kind=kind) for kind in KINDS[:3]),
-        *(LocalAttention(inner, "eca") for inner in (FedProx(), FedBN(), pFedMe(K=1), Ditto())),
         LocalAttention(FedBN(), "ca", private=False),
     ],
-    ids=["SE", "ECA", "CA", "on FedProx", "on FedBN", "on pFedMe", "on Ditto", "ablation"],
+    ids=["SE", "ECA", "CA", "ablation"],
 )
-def test_every_kind_and_every_pairing_of_the_paper_keeps_the_laws(method: Method) -> None:
+def test_every_kind_and_the_ablation_keep_the_laws(method: Method) -> None:
     check_method(method)
 
 
 @pytest.mark.parametrize(
     "method",
     [
-        AdaptiveLocalAggregation(LocalAttention(FedBN(), "se"), cap=2),
         LocalAttention(AdaptiveLocalAggregation(FedAvg(), cap=2), "ca"),
-        ComponentAttention(LocalAttention(FedAvg(), "ca")),
         LocalAttention(ComponentAttention(FedAvg()), "hybrid"),
     ],
-    ids=["ALA around", "ALA inside", "MCSA around", "MCSA inside"],
+    ids=["ALA", "MCSA"],
 )
-def test_with_the_other_plug_ins_it_still_is_private_pure_and_resumable(method: Method) -> None:
+def test_with_another_plug_in_inside_it_still_is_private_pure_and_resumable(method: Method) -> None:
     check_method(method, ["has pure hooks", "keeps the private", "resumes", "keeps types"])

@@ -792,7 +792,6 @@ def test_attention_that_is_shared_is_left_out_by_its_role() -> None:
 
 LAWS = ["has pure hooks", "keeps the private", "resumes"]
 TOGETHER = {
-    "ALA(Fix)": ALA(INSIDE[0], cap=2), "ALA(Adaptive)": ALA(INSIDE[1], cap=2),
     "LocalAttention(Fix)": LocalAttention(INSIDE[0], kind="se"),
     "ALA(LocalAttention(Adaptive))": ALA(LocalAttention(PartialFedAdaptive(level="block"), kind="se"), cap=2),
     "every option": PartialFedAdaptive(update="both", shared_batches=True, projection=True, alpha_optimizer="sgd"),
