@@ -13,7 +13,7 @@ from fedtailor.metrics import How
 from fedtailor.report import words
 from fedtailor.report.curves import curve, over_traffic, reached
 from fedtailor.report.outcomes import Outcome, exchanged, mean_of
-from fedtailor.report.read import Comparison
+from fedtailor.report.read import Comparison, Entry
 from fedtailor.report.table import POINTS, SELECTIONS, columns
 from fedtailor.report.verdict import differing
 
@@ -125,11 +125,18 @@ def method_table(comparison: Comparison) -> str:
             f'<td class="text wrap"><code>{escape(entry.runs[0].method)}</code></td>',
         ]
         cells += [f"<td>{escape(_thousands(parameters.get(part)))}</td>" for part in ("shared", "personal")]
-        cells.append(f'<td class="text">{escape(_SEES.get(str(info.get("sees")), ""))}</td>')
+        cells.append(f'<td class="text">{escape(_seen(entry, parameters.get("shared")))}</td>')
         cells += [f"<td>{escape(_plain(entry.runs[0].settings.get(key)))}</td>" for key in differ]
         lines.append(f"<tr>{''.join(cells)}</tr>")
     head = ["method", "in full", "shared parameters", "personal parameters", "the server sees", *differ]
     return "<h3>Methods</h3>" + html_table(head, lines, "Methods", text=("in full", "the server sees"))
+
+
+def _seen(entry: Entry, shared: Any) -> str:
+    """What the server sees; nothing where nothing is shared."""
+    if entry.is_pooled:
+        return "everybody's rows"
+    return "nothing" if shared == 0 else _SEES.get(str(entry.runs[0].info.get("sees")), "")
 
 
 def run_table(comparison: Comparison, beside: Path) -> str:
@@ -156,8 +163,8 @@ def run_table(comparison: Comparison, beside: Path) -> str:
 def explanation(comparison: Comparison, how: How) -> str:
     """What each number of the table is."""
     facts = {column.title: column.about for column in columns(comparison.primary) if column.key != "method"}
-    facts |= {f"tested model: {point}": about for point, about in POINTS.items() if point in _points(comparison)}
-    facts["which round"] = f"the numbers are {SELECTIONS[how]}"
+    facts |= {f"Tested model: {point}": about for point, about in POINTS.items() if point in _points(comparison)}
+    facts["Which round"] = f"the numbers are {SELECTIONS[how]}"
     facts["95 % interval"] = (
         "the sites are drawn anew with replacement, each with both its numbers, and the middle 95 % of the resulting "
         "means are kept: how much the mean hangs on which sites took part, not on the seed"

@@ -108,10 +108,10 @@ def _federation(
         "Site by site": drawn_of("sites")
         + fold("Mean by group", by_group)
         + fold("All numbers by site", client_table(comparison, found)),
-        "What was learned": section(learned_by(comparison), prefix, len(comparison.entries) > 1),
         "Who holds what": drawn_of("holdings"),
         "Traffic": drawn_of("traffic") + traffic_table(comparison, found),
         "Training loss": drawn_of("training"),
+        "What was learned": section(learned_by(comparison), prefix, len(comparison.entries) > 1),
         "How to read it": explanation(comparison, how),
         "Settings": settings_list(comparison) + method_table(comparison),
         "To repeat it": (f"<pre><code>{commands}</code></pre>" if commands else "<p>No command is on record.</p>")
@@ -216,6 +216,9 @@ def _captions(comparison: Comparison, found: Sequence[Outcome]) -> dict[str, tup
 
 def _when(shown: Sequence[Outcome]) -> str:
     """Which round the numbers are of: once for all where it is the same."""
-    if len({outcome.taken for outcome in shown}) == 1:
+    taken: dict[str, list[str]] = {}
+    for outcome in shown:
+        taken.setdefault(outcome.taken, []).append(outcome.label)
+    if len(taken) == 1:
         return shown[0].taken
-    return words.listing([f"{outcome.label} {outcome.taken}" for outcome in shown])
+    return "; ".join(f"{when}: {words.listing(labels)}" for when, labels in taken.items())

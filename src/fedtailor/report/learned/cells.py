@@ -31,7 +31,7 @@ def draw(lesson: Cells, sites: Sites, palette: Palette = PRINT, width: float = 7
     across = max(1, min(len(panels), int((free + Frame.gap) / (least + Frame.gap))))
     panel = min((free - Frame.gap * (across - 1)) / across, 0.9 * k)
     column = panel / k
-    turned = max(len(label) for label in lesson.labels) * LETTER > column
+    turned = max(len(label) for label in lesson.labels) * LETTER + 0.06 > column
     below = 0.45 if lesson.edges else 0.22 if not turned else 0.1 + LETTER * max(len(label) for label in lesson.labels)
     shares = lesson.are_shares
     scale = scale_around(lesson.values, 1 / k) if shares else scale_of([lesson.values], root=lesson.edges is not None)
@@ -43,7 +43,7 @@ def draw(lesson: Cells, sites: Sites, palette: Palette = PRINT, width: float = 7
             paint(axes, values, scale)
             if pitch > 0.13:
                 write_numbers(axes, values, scale, palette, column, digits=3 if shares else 2)
-            borders(axes.axhline, lesson.clients, sites, palette)
+            borders(axes.axhline, lesson.clients, sites, palette, pitch)
             style = "italic" if part == AVERAGE else "normal"
             axes.set_title(brief(part, max(4, int(panel / LETTER))), fontstyle=style)
             name(axes, lesson.clients, sites, pitch, upright=False, shown=number % across == 0)

@@ -34,10 +34,10 @@ def blocks(clients: Sequence[int], sites: Sites) -> list[tuple[int, int, str]]:
     return found
 
 
-def borders(line: Callable[..., object], clients: Sequence[int], sites: Sites, palette: Palette) -> None:
+def borders(line: Callable[..., object], clients: Sequence[int], sites: Sites, palette: Palette, cell: float) -> None:
     """A line between groups."""
     for start, _, _ in blocks(clients, sites)[1:]:
-        line(start - 0.5, color=palette.ink, linewidth=0.7, alpha=0.75)
+        line(start - 0.5, color=palette.ink, linewidth=min(0.7, max(0.25, 10 * cell)), alpha=0.75)
 
 
 def name(axes: Axes, clients: Sequence[int], sites: Sites, cell: float, upright: bool, shown: bool) -> None:

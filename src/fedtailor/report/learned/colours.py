@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import FuncNorm, LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from fedtailor.report.learned.lessons import Numbers
@@ -54,14 +53,14 @@ class Scale:
 
     @property
     def ticks(self) -> list[float]:
-        """Round numbers that stand apart on the bar: 0, and 1, 2 or 5 times a power of ten."""
-        if not self.root or self.high <= 0:
-            return []
+        """On the bar: 0, and 1, 2 or 5 times powers of ten that stand apart; or a centre of its own, and both ends."""
+        if self.centre:
+            return [self.low, self.centre, self.high]
         steps = [m * 10.0**k for k in range(int(np.floor(np.log10(self.high))), -9, -1) for m in (5, 2, 1)]
         kept: list[float] = []
         for step in (step for step in steps if step <= self.high * 1.0001):
-            place = np.sqrt(step / self.high)
-            if place > 0.13 and (not kept or np.sqrt(kept[-1] / self.high) - place > 0.1):
+            place = self.strength(step)
+            if place > 0.13 and (not kept or self.strength(kept[-1]) - place > 0.1):
                 kept.append(step)
         return [*(-step for step in kept if self.low < 0), 0.0, *kept[::-1]]
 
@@ -135,7 +134,8 @@ class Frame:
         across = len(self.widths)
         down = -(-self.count // across)
         step = self.height + self.head + self.between
-        tall = down * step - self.between + self.below + 0.06
+        length = min(3.2, max(0.9, (down - 1) * step + self.height))
+        tall = max(down * step - self.between + self.below, self.head + length) + 0.06
         end = self.left + sum(self.widths) + self.gap * (across - 1)
         wide = min(self.width, end + self.right) if palette is PRINT else self.width
         figure, panels = Figure((wide, tall)), list[Axes]()
@@ -144,7 +144,6 @@ class Frame:
             x = self.left + sum(self.widths[:column]) + self.gap * column
             y = tall - row * step - self.height - self.head
             panels.append(_placed(figure, x, y, self.widths[column], self.height))
-        length = min(3.2, max(1.2, (down - 1) * step + self.height))
         return figure, panels, _placed(figure, end + 0.12, tall - self.head - length, 0.11, length)
 
 
@@ -163,10 +162,6 @@ def bar(place: Axes, scale: Scale, title: str, palette: Palette) -> None:
     shown.solids.set_rasterized(True)
     shown.outline.set_edgecolor(palette.grid)
     shown.set_label(title, color=palette.muted)
-    if scale.root:
-        shown.set_ticks(scale.ticks, labels=[f"{tick:g}".replace("-", "\N{MINUS SIGN}") for tick in scale.ticks])
-    else:
-        shown.locator = MaxNLocator(4)
-        shown.update_ticks()
+    shown.set_ticks(scale.ticks, labels=[f"{tick:.3g}".replace("-", "\N{MINUS SIGN}") for tick in scale.ticks])
     shown.ax.tick_params(length=2, color=palette.grid, labelcolor=palette.muted, labelsize=7.5)
     shown.ax.minorticks_off()

@@ -21,7 +21,10 @@ _MOST_ROUNDS = 6  # curves of one client that can be told apart
 
 
 def draw_courses(lesson: Courses, sites: Sites, palette: Palette = PRINT, width: float = 7.2) -> Figure:
-    """A panel for each part. Each group has a colour: thin lines are its clients, the thick one is their mean."""
+    """A panel for each part. Each group has a colour: thin lines are its clients, the thick one is their mean.
+
+    Where there are no groups, or more than can be told apart, the thick line is the mean of all.
+    """
     looks = _looks(lesson, sites, palette)
     across = min(len(lesson.parts), (3 if width > 5 else 2) if len(lesson.parts) > 2 else len(lesson.parts))
     down = math.ceil(len(lesson.parts) / across)
@@ -37,7 +40,9 @@ def draw_courses(lesson: Courses, sites: Sites, palette: Palette = PRINT, width:
         for number, part in enumerate(lesson.parts):
             axes, values = grid[number], lesson.values[:, number]
             for members, line in looks.values():
-                _group(axes, lesson.rounds, values[[lesson.clients.index(client) for client in members]], line)
+                mean = {"color": palette.ink} if len(members) > 1 and not several else {}
+                own = values[[lesson.clients.index(client) for client in members]]
+                _group(axes, lesson.rounds, own, line, line | mean)
             axes.set_title(brief(part, int(width / across / 0.08)))
             axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         low, high = np.nanmin(lesson.values), np.nanmax(lesson.values)
@@ -53,29 +58,37 @@ def draw_courses(lesson: Courses, sites: Sites, palette: Palette = PRINT, width:
 
 def _looks(lesson: Courses, sites: Sites, palette: Palette) -> dict[str, tuple[list[int], dict[str, Any]]]:
     """The clients of each line, and how it looks: groups, or where there are none and few clients, these."""
-    groups = {name: [i for i in members if i in lesson.clients] for name, members in sites.groups}
-    if not sites.grouped:
-        everybody = list(lesson.clients)
-        groups = {sites.names[i]: [i] for i in everybody} if len(everybody) <= len(palette.series) else {"": everybody}
-    found: dict[str, tuple[list[int], dict[str, Any]]] = {}
-    for number, (name, members) in enumerate(groups.items()):
-        turn, hue = divmod(number, len(palette.series))
-        colour = palette.series[hue]
-        if members:
-            found[name] = (members, {"color": colour, "linestyle": DASHES[turn % len(DASHES)]})
-    return found
+    everybody, most = list(lesson.clients), len(palette.series)
+    groups = {name: [i for i in members if i in everybody] for name, members in sites.groups}
+    groups = {name: members for name, members in groups.items() if members}
+    if not sites.grouped and len(everybody) <= most:
+        groups = {sites.names[i]: [i] for i in everybody}
+    elif not sites.grouped or len(groups) > 2 * most:
+        groups = {"": everybody}
+    looks = [{"color": palette.series[i % most], "linestyle": DASHES[i // most]} for i in range(len(groups))]
+    return {name: (members, look) for (name, members), look in zip(groups.items(), looks, strict=True)}
 
 
-def _group(axes: Axes, rounds: Sequence[int], values: Numbers, line: Mapping[str, Any]) -> None:
-    few = len(rounds) < 3
-    mark: dict[str, Any] = {"marker": "o", "markersize": 3.5} if few else {}
+def lines_in_words(lesson: Courses, sites: Sites) -> str:
+    """What is a line of the picture."""
+    looks = _looks(lesson, sites, PRINT)
+    if all(len(members) == 1 for members, _ in looks.values()):
+        return "Each line is a client."
+    means = "the thick one is their mean" if len(looks) == 1 else "thick ones the means of their groups"
+    return f"Thin lines are clients, {means}."
+
+
+def _group(
+    axes: Axes, rounds: Sequence[int], values: Numbers, line: Mapping[str, Any], mean: Mapping[str, Any]
+) -> None:
+    mark: dict[str, Any] = {"marker": "o", "markersize": 3.5} if len(rounds) < 3 else {}
+    thin = {"linewidth": 0.7, "alpha": max(0.2, 0.6 - 0.02 * len(values))} if len(values) > 1 else {}
     for own in values:
         shown = np.isfinite(own)
-        thin = {"linewidth": 0.7, "alpha": 0.55} if len(values) > 1 else {}
-        axes.plot(np.array(rounds)[shown], own[shown], **{**line, **thin}, **mark)
+        axes.plot(np.array(rounds)[shown], own[shown], **{**line, **thin, **mark})
     if len(values) > 1:
         known = np.isfinite(values).any(0)
-        axes.plot(np.array(rounds)[known], np.nanmean(values[:, known], 0), **line, **mark)
+        axes.plot(np.array(rounds)[known], np.nanmean(values[:, known], 0), **{**mean, **mark}, zorder=3)
 
 
 def draw_curves(lesson: Curves, sites: Sites, palette: Palette = PRINT, width: float = 7.2) -> Figure:

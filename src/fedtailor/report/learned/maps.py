@@ -82,8 +82,8 @@ def draw(lesson: Maps, sites: Sites, palette: Palette = PRINT, width: float = 7.
         for number, (axes, shown) in enumerate(zip(panels, maps, strict=True)):
             paint(axes, shown.values, scale)
             write_numbers(axes, shown.values, scale, palette, cell)
-            borders(axes.axvline, shown.columns, sites, palette)
-            borders(axes.axhline, shown.rows, sites, palette)
+            borders(axes.axvline, shown.columns, sites, palette, cell)
+            borders(axes.axhline, shown.rows, sites, palette, cell)
             axes.set_title(brief(shown.part, max(8, int(panel / LETTER))))
             name(axes, shown.columns, sites, cell, upright=True, shown=number + across >= len(maps))
             name(axes, shown.rows, sites, deep, upright=False, shown=number % across == 0)

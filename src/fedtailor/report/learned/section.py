@@ -64,35 +64,35 @@ def notes(found: Learned) -> list[str]:
     if found.since:
         who = "One client" if len(found.since) == 1 else f"{len(found.since)} clients"
         told.append(f"{who} did not take part in it: what is shown of them is of their last round before.")
+    for who, by_server in (("the server", True), ("each client of itself", False)):
+        names = [one.what for one in found.lessons if (isinstance(one, Maps) and one.of_server) is by_server]
+        if names:
+            told.append(f"Shown by {who}: {words.listing(list(dict.fromkeys(names)))}.")
     if found.unread:
         told.append(f"Recorded too, in a form that has no picture: {words.listing(list(found.unread))}.")
     return told
 
 
 def caption(lesson: Lesson, sites: Sites) -> str:
-    """How to read a picture, and who knows what is in it."""
-    private = "Each client's part is known to that client alone; the simulation has them all on record."
+    """How to read a picture."""
     if isinstance(lesson, Maps):
         row = "Each row is one client" if len(lesson.maps[0].rows) > 1 else "The row is one client"
         lines = "; lines part the groups" if sites.grouped else ""
-        known = "The server knows it." if lesson.of_server else private
         signs = " Orange is below zero." if any((one.values < 0).any() for one in lesson.maps) else ""
         return (
             f"{row}, and shows what it gives to the model of each client{lines}. "
-            f"Stronger is more, on a square-root scale.{signs} {known}"
+            f"Stronger is more, on a square-root scale.{signs}"
         )
     if isinstance(lesson, Cells):
-        scale = "An equal share has no colour, blue is more and orange less." if lesson.are_shares else "Stronger is more."
         if lesson.edges:
-            scale = "Each row is a histogram: the stronger, the more of its values lie there, on a square-root scale."
-        return f"A row for each client. {scale} {private}"
+            return "Each row is a client's histogram: the stronger, the more values lie there, on a square-root scale."
+        shares = "An equal share has no colour, blue is more and orange less."
+        return f"A row for each client. {shares if lesson.are_shares else 'Stronger is more.'}"
     if isinstance(lesson, Courses):
-        thin = any(len(members) > 1 for _, members in sites.groups) and sites.grouped and len(lesson.clients) > 1
-        lines = "Thin lines are clients, thick ones the means of their groups." if thin else "Each line is a client."
-        return f"Over the rounds. {lines} {private}"
+        return f"Over the rounds. {courses.lines_in_words(lesson, sites)}"
     many = len(lesson.curves) > courses.MOST_PANELS
     panels = "Means over clients" if many else "Each panel is a client" if len(lesson.curves) > 1 else "One client"
-    return f"Over the {lesson.axis}s of some of the rounds. {panels}; later rounds are stronger. {private}"
+    return f"Over the {lesson.axis}s of some of the rounds. {panels}; later rounds are stronger."
 
 
 def write_figures(found: Iterable[Learned], folder: Path, formats: Sequence[str], several: bool = True) -> list[Path]:
