@@ -40,12 +40,13 @@ def explain(
       fedtailor explain runs/digits-fedmcsa-20250101-120000
       fedtailor explain runs/digits-compare-20250101-120000 --round 10 --client noisy-1 --format pdf
     """
+    from fedtailor.report.read import read
+
+    comparisons = read(runs)  # what is no run is said before anything heavy is imported
     from fedtailor.report.explain import NothingLearned, find, write_explanation
     from fedtailor.report.learned.numbers import as_rich, tables
     from fedtailor.report.learned.section import notes
-    from fedtailor.report.read import read
 
-    comparisons = read(runs)
     try:
         found = find(comparisons, round, client)
     except NothingLearned as error:
@@ -69,7 +70,6 @@ def explain(
 
 def explaining() -> list[str]:
     """The methods that show what they learned."""
-    import fedtailor.methods  # noqa: F401 - registers them
     from fedtailor.method import Method, overrides
     from fedtailor.methods.fedavg import FedAvg
 

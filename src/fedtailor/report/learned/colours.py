@@ -41,9 +41,7 @@ class Scale:
     @property
     def colours(self) -> LinearSegmentedColormap:
         stops = ("#ffffff", *_MORE) if self.low >= self.centre else (*_LESS, "#ffffff", *_MORE)
-        found = LinearSegmentedColormap.from_list("cells", stops)
-        found.set_bad("#000000", alpha=0.0)
-        return found
+        return LinearSegmentedColormap.from_list("cells", stops)
 
     def strength(self, value: float) -> float:
         """From 0, which is white, to 1."""
