@@ -495,7 +495,7 @@ def masked(m: Model, x: np.ndarray) -> float:
 
 @pytest.mark.parametrize(("inner", "name"), [(FedFomo(M=2), "own"), (APPLE(), "core"), (APPLE(M=1), "core")], ids=repr)
 def test_where_no_one_model_is_received_it_explains_the_one_that_is_kept(inner: Method, name: str) -> None:
-    for kind, part in (("hybrid", "mixture"), ("eca", "attention")):
+    for kind, part in (("hybrid", "mixture[SE,ECA,CA]"), ("eca", "mean mask")):
         for norm in (True, False):
             driver = play(LocalAttention(inner, kind), DATA, tiny(norm), 2)
             shown = driver.rows[-1]["explain"]["clients"]["0"]

@@ -87,7 +87,7 @@ def _number(found: Learned, client: str) -> int:
 
 def _near(client: str, names: Sequence[str]) -> str:
     close = difflib.get_close_matches(client, names, n=1, cutoff=0.6)
-    return f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+    return f"did you mean {close[0]}?" if close else f"there are {', '.join(names[:20])}{' ...' * (len(names) > 20)}"
 
 
 def _nothing(runs: Sequence[RunRecord]) -> str:

@@ -201,10 +201,11 @@ def _read(run: RunRecord, at: int, sites: Sites, label: str, others: tuple[int, 
         what, labels, part = taken_apart(name)
         shape = next(array.shape for by_round in by_client.values() for array in by_round.values())
         kind = _kind(labels, shape, len(sites.names))
+        same = {client: {r: a for r, a in by_client[client].items() if a.shape == shape} for client in by_client}
         if kind:
-            by_client = {client: by_client[client] for client in sites.sort(by_client)}
-            kinds.setdefault((kind, what, labels), {})[part] = by_client
-        else:
+            alike = sites.sort(client for client, by_round in same.items() if by_round)
+            kinds.setdefault((kind, what, labels), {})[part] = {client: same[client] for client in alike}
+        if not kind or any(len(same[client]) < len(by_client[client]) for client in same):
             unread.append(name)
     lessons: list[Lesson] = [*of_server]
     for wanted in ("rows", "cells", "curve", "value"):
@@ -298,8 +299,8 @@ def _lesson(
 
 def _bin_names(ends: tuple[float, float], bins: int) -> tuple[str, ...]:
     low, high = ends
-    edges = [f"{low + (high - low) * i / bins:g}" for i in range(bins + 1)]
-    return tuple(f"{a}-{b}" for a, b in itertools.pairwise(edges))
+    edges = [f"{low + (high - low) * i / bins:.3g}" for i in range(bins + 1)]
+    return tuple(f"{a} to {b}" for a, b in itertools.pairwise(edges))
 
 
 def _cut(by_client: Mapping[int, Mapping[int, Numbers]]) -> dict[int, dict[int, tuple[float, ...]]]:

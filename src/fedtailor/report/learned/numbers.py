@@ -99,7 +99,7 @@ def _of_cells(lesson: Cells, sites: Sites) -> Table:
             for at, name in enumerate(names)
             for number, part in enumerate(lesson.parts)
         ]
-        lower = tuple(label.rpartition("-")[0] for label in lesson.labels)
+        lower = tuple(label.partition(" to ")[0] for label in lesson.labels)
         about = f"Per cent of the values that lie from this value up to the next; the last ends at {lesson.edges[1]:g}."
         return Table(lesson.what, ("client", "part", *lower), tuple(rows), names=2, caption=about)
     panels = with_average(lesson)
