@@ -24,7 +24,7 @@ import fedtailor
 from fedtailor import schedule, task, tree
 from fedtailor.arch import Arch
 from fedtailor.data.federation import Federation
-from fedtailor.method import Fed, MethodNote, Payload, Received, overrides
+from fedtailor.method import Fed, MethodNote, Payload, Received, overrides, short
 from fedtailor.nn import make
 from fedtailor.record import Row, plain
 from fedtailor.registry import WrongInput
@@ -334,8 +334,8 @@ class Driver:
         total = self.size_of(tree.pick(self.initial, frozenset(self.arch.names) - self.arch.buffers))
         return {
             "fedtailor": fedtailor.__version__, "torch": torch.__version__, "numpy": np.__version__,
-            "python": platform.python_version(), "method": repr(method), "point": self.common.point,
-            "finish_epochs": self.common.finish_epochs,
+            "python": platform.python_version(), "method": repr(method), "label": short(method),
+            "point": self.common.point, "finish_epochs": self.common.finish_epochs,
             "sees": method.sees, "citation": method.citation, "spec": self.spec.to_dict(),
             "data": {
                 "source": data.source, "name": data.name, "fingerprint": data.fingerprint(), "clients": data.clients,

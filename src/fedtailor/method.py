@@ -242,6 +242,17 @@ def written(value: object) -> str:
     return repr(value)
 
 
+def short(method: Method) -> str:
+    """`LocalAttention(FedBN, kind='se')`: the text of a method less what is as by default."""
+    parts: list[str] = []
+    if is_dataclass(method):
+        for field in fields(method):
+            value = getattr(method, field.name)
+            if value != field.default:
+                parts.append(short(value) if isinstance(value, Method) else f"{field.name}={written(value)}")
+    return f"{type(method).__name__}({', '.join(parts)})".removesuffix("()")
+
+
 def overrides(method: Method, hook: str) -> bool:
     """Whether a method, or one that it wraps, has its own version of a hook."""
     while isinstance(method, Wrapper):

@@ -179,10 +179,10 @@ class AdaptiveLocalAggregation(Wrapper):
         return Fitted(fitted.model, {**fitted.state, "local": local}, fitted.extra)
 
     def explain(self, client: Client, state: State, got: Received) -> dict[str, Tensor]:
-        shown = {"ala/losses": state["losses"]}
+        shown = {"ALA loss[epoch]": state["losses"]}
         for layer, names in self.top(client.arch, self.p).items():
             weights = torch.cat([state["w"][name].flatten() for name in names if name in state["w"]])
-            shown[f"ala/weights/{layer}"] = torch.histc(weights, BINS, 0, 1) / weights.numel()
+            shown[f"ALA weights[0..1]/{layer}"] = torch.histc(weights, BINS, 0, 1) / weights.numel()
         return {**super().explain(client, state, got), **shown}
 
 

@@ -198,7 +198,8 @@ class FedHAM(Method):
         alpha: Tensor = state["alpha"]
         return {
             "alpha": alpha, "alpha entropy": -torch.xlogy(alpha, alpha).sum(), "alpha largest": alpha.max(),
-            "beta": state["beta"], "gradient norms": state["slopes"],
+            "beta[own,attended,global]": state["beta"],
+            "gradient norm/first layer": state["slopes"][0], "gradient norm/second layer": state["slopes"][1],
         }  # fmt: skip
 
     # the server
