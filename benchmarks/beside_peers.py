@@ -118,6 +118,25 @@ def before(kept: Path, piece: Piece, entrants: Sequence[Entrant]) -> dict[str, A
     return done if same else None
 
 
+def without_the_failing(
+    piece: Piece, entrants: Sequence[Entrant], effort: Effort, cache: Path
+) -> tuple[dict[str, Any] | None, int]:
+    """A piece, without the other software that failed at it; and how many failures there were."""
+    try:
+        return measured(piece.workload, piece.mode, entrants, effort, cache), 0
+    except Failed as error:
+        if error.adapter not in PEERS:
+            say(f"    not measured: {error}")
+            return None, 1
+        say(f"    {error}. Going on without it.")
+        rest = [one for one in entrants if one.adapter != error.adapter]
+        done, failures = without_the_failing(piece, rest, effort, cache)
+        return done, failures + 1
+    except Differs as error:
+        say(f"    not measured: {error}")
+        return None, 1
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pieces", nargs="*", metavar="PIECE", help="such as W1, or 'W1 MLR, one core'; all without any")
@@ -141,11 +160,9 @@ def main(arguments: Sequence[str]) -> int:
             say(f"    kept from {done['date']}")
             found.append(done)
             continue
-        try:
-            done = measured(piece.workload, piece.mode, entrants, QUICK if options.quick else USUAL, cache)
-        except (Differs, Failed) as error:
-            say(f"    not measured: {error}")
-            failures += 1
+        done, failed = without_the_failing(piece, entrants, QUICK if options.quick else USUAL, cache)
+        failures += failed
+        if done is None:
             continue
         kept.write_text(json.dumps(done))
         say(f"    {len(done['entrants']['ours']['passed'])} repetitions, {done['seconds']:.0f} s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,9 +60,10 @@ class Bundle:
         np.savez(path, settings=settings, **{name: tensor.numpy() for name, tensor in arrays.items()})
 
     @classmethod
-    def load(cls, path: Path) -> Bundle:
+    def load(cls, path: Path, **options: Any) -> Bundle:
+        """From a file, with `options` over the settings in it."""
         with np.load(path, allow_pickle=False) as file:
-            settings = Settings(**json.loads(file["settings"].tobytes()))
+            settings = Settings(**{**json.loads(file["settings"].tobytes()), **options})
             arrays = {name: torch.from_numpy(file[name]) for name in file.files if name != "settings"}
         lists = {
             part: list(torch.split(arrays[f"{part} rows"], arrays[f"{part} sizes"].tolist()))

@@ -62,8 +62,8 @@ def main() -> None:
     facts = {
         "software": f"fluke-fl {version('fluke-fl')}, torch {torch.__version__}", "threads": torch.get_num_threads(),
     }  # fmt: skip
-    for path in line.bundles():
-        bundle = Bundle.load(path)
+    for path, options in line.bundles():
+        bundle = Bundle.load(path, **options)
         np.random.seed(0)  # fluke draws cohorts from the global generators
         torch.manual_seed(0)
         run = federation(bundle)

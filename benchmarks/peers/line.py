@@ -1,9 +1,9 @@
 """One process tells another to do rounds: a JSON text a line, from `Process` to the adapter's `Line` and back.
 
-    {"do": "prepare", "bundle": PATH}   -> {"ready": true}
-    {"do": "rounds", "count": 5}        -> {"passed": SECONDS, "processor": SECONDS}
-    {"do": "save", "path": PATH}        -> {"saved": true}         the model, as .npz
-    {"do": "tell"}                      -> {"software": ..., ...}  versions, threads
+    {"do": "prepare", "bundle": PATH, "options": {"evaluate": true}}   -> {"ready": true}
+    {"do": "rounds", "count": 5}    -> {"passed": SECONDS, "processor": SECONDS}
+    {"do": "save", "path": PATH}    -> {"saved": true}          the model, as .npz
+    {"do": "tell"}                  -> {"software": ..., ...}   versions, threads
     {"do": "end"}
 
 Rounds are timed where they are done, so that pipes and the other side take no part in it.
@@ -26,6 +26,7 @@ import numpy as np
 
 PATIENCE = 600.0  # seconds for one answer
 FOLDER = Path(__file__).parents[1]
+ANSWERS = "FEDTAILOR_ANSWERS"  # the number of the file that an adapter writes its answers to
 
 Order = dict[str, Any]
 Values = Callable[[], Mapping[str, Any]]  # the model's tensors by name
@@ -33,11 +34,10 @@ Facts = Callable[[], Mapping[str, Any]]  # what can be told of the software
 
 
 class Line:
-    """The adapter's end. What it prints goes to standard error, so that the answers stay alone on the line."""
+    """The adapter's end: orders come by standard input, answers go where nothing else is written."""
 
     def __init__(self) -> None:
-        self.answers = os.fdopen(os.dup(1), "w", buffering=1)
-        os.dup2(2, 1)
+        self.answers = os.fdopen(int(os.environ[ANSWERS]), "w", buffering=1)
         self.kept: Order | None = None  # an order that ended the rounds, and is still to be carried out
 
     def order(self) -> Order:
@@ -50,12 +50,12 @@ class Line:
     def answer(self, **content: Any) -> None:
         self.answers.write(json.dumps(content) + "\n")
 
-    def bundles(self) -> Iterator[Path]:
-        """What is to be prepared, one after the other."""
+    def bundles(self) -> Iterator[tuple[Path, Order]]:
+        """What is to be prepared, one after the other: a file, and settings that are not as it says."""
         while (order := self.order())["do"] != "end":
             if order["do"] != "prepare":
                 raise ValueError(f"{order} came before anything was prepared")
-            yield Path(order["bundle"])
+            yield Path(order["bundle"]), order["options"]
 
     def rounds(self, values: Values, facts: Facts) -> Iterator[None]:
         """One yield for each round to be done. What happens between a yield and the next is timed."""
@@ -68,7 +68,7 @@ class Line:
                     yield
                 self.answer(passed=time.perf_counter() - passed, processor=time.process_time() - processor)
             elif order["do"] == "save":
-                np.savez(order["path"], **{name: np.array(value) for name, value in values().items()})
+                np.savez(order["path"], **{name: np.asarray(value) for name, value in values().items()})
                 self.answer(saved=True)
             elif order["do"] == "tell":
                 self.answer(**facts())
@@ -95,11 +95,14 @@ class Process:
             if one_core:
                 environment[name] = "1"
         self.adapter, self.log = adapter, log
-        with log.open("w") as errors:
+        reading, writing = os.pipe()
+        self.answers = os.fdopen(reading)
+        with log.open("w") as said:
             self.process = subprocess.Popen(
-                [str(python), "-m", f"peers.{adapter}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-                text=True, bufsize=1, env=environment, cwd=log.parent,
+                [str(python), "-m", f"peers.{adapter}"], stdin=subprocess.PIPE, stdout=said, stderr=subprocess.STDOUT,
+                text=True, bufsize=1, env={**environment, ANSWERS: str(writing)}, cwd=log.parent, pass_fds=[writing],
             )  # fmt: skip
+        os.close(writing)
         if one_core and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(self.process.pid, {max(os.sched_getaffinity(0))})
 
@@ -111,10 +114,9 @@ class Process:
             raise self.failed("ended") from None
 
     def hear(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], PATIENCE)[0]:
-            raise self.failed(f"said nothing for {PATIENCE:.0f} s")
-        text = self.process.stdout.readline()
+        if not select.select([self.answers], [], [], PATIENCE)[0]:
+            raise self.failed(f"said nothing for {PATIENCE:g} s")
+        text = self.answers.readline()
         if not text:
             raise self.failed("ended")
         answer: dict[str, Any] = json.loads(text)
@@ -130,10 +132,10 @@ class Process:
 
     def close(self) -> None:
         """Ends it, and waits; what does not end when told is stopped."""
-        for stream in (self.process.stdin, self.process.stdout):
-            with contextlib.suppress(BrokenPipeError):
-                if stream is not None:
-                    stream.close()
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        self.answers.close()
         try:
             self.process.wait(20)
         except subprocess.TimeoutExpired:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -79,7 +79,8 @@ def measured(workload: Workload, mode: str, entrants: Sequence[Entrant], effort:
         }
         training = {one: process for one, process in processes.items() if one.adapter != "peak"}
         apart = {kind: compare(whole, training, kind, scratch) for kind in SAME}
-        prepare(processes, whole, mode, scratch)
+        whole.save(scratch / "whole.npz")
+        prepare(processes, scratch / "whole.npz", evaluate=mode == TESTED)
         times = in_turn(processes, effort)
         facts = {entrant.name: process.ask(do="tell") for entrant, process in processes.items()}
     return {
@@ -94,12 +95,9 @@ def measured(workload: Workload, mode: str, entrants: Sequence[Entrant], effort:
     }  # fmt: skip
 
 
-def prepare(processes: Mapping[Entrant, Process], whole: Bundle, mode: str, scratch: Path) -> None:
-    settings = replace(whole.settings, evaluate=mode == TESTED)
-    for method in {entrant.method for entrant in processes}:
-        replace(whole, settings=replace(settings, method=method)).save(scratch / f"{method}.npz")
+def prepare(processes: Mapping[Entrant, Process], path: Path, evaluate: bool) -> None:
     for entrant, process in processes.items():
-        process.tell(do="prepare", bundle=str(scratch / f"{entrant.method}.npz"))
+        process.tell(do="prepare", bundle=str(path), options={"method": entrant.method, "evaluate": evaluate})
     for process in processes.values():
         process.hear()
 
@@ -130,19 +128,19 @@ def compare(whole: Bundle, processes: Mapping[Entrant, Process], kind: str, scra
     plain = next((process for entrant, process in processes.items() if entrant.adapter == "plain"), None)
     if plain is None:
         return {}
-    ours, others = to_compare(whole, BATCHES[kind], kind == "float64")
-    truth = replace(others, settings=replace(others.settings, double=True))
-    for name, one in {"ours": ours, "others": others, "truth": truth}.items():
-        one.save(scratch / f"{name}.npz")
-    right = after_a_round(plain, scratch / "truth.npz")
-    change = max(float(np.abs(right[name] - whole.values[name].numpy()).max()) for name in floating(right))
+    files = {"ours": scratch / "ours.npz", "others": scratch / "others.npz"}
+    for file, one in zip(files.values(), to_compare(whole, BATCHES[kind]), strict=True):
+        one.save(file)
+    right = after_a_round(plain, files["others"], double=True)
+    change = farthest(right, {name: value.numpy() for name, value in whole.values.items()})
     trained = {name for name, _ in whole.net().named_parameters()}
     apart = {}
     for entrant, process in processes.items():
-        found = after_a_round(process, scratch / ("ours.npz" if entrant.adapter == "ours" else "others.npz"))
+        file = files["ours" if entrant.adapter == "ours" else "others"]
+        found = after_a_round(process, file, double=kind == "float64")
         if not trained <= found.keys():
             raise Differs(f"{entrant.name} gives no {', '.join(sorted(trained - found.keys()))}")
-        apart[entrant.name] = max(float(np.abs(found[name] - right[name]).max()) for name in floating(found)) / change
+        apart[entrant.name] = farthest(found, right) / change
         if not apart[entrant.name] <= SAME[kind]:
             raise Differs(
                 f"{entrant.name} does not compute what the plain loop does: after a round in {kind} they are "
@@ -151,17 +149,19 @@ def compare(whole: Bundle, processes: Mapping[Entrant, Process], kind: str, scra
     return apart
 
 
-def after_a_round(process: Process, path: Path) -> dict[str, np.ndarray]:
+def after_a_round(process: Process, path: Path, double: bool) -> dict[str, np.ndarray]:
     saved = path.with_suffix(".after.npz")
-    process.ask(do="prepare", bundle=str(path))
+    process.ask(do="prepare", bundle=str(path), options={"double": double})
     process.ask(do="rounds", count=1)
     process.ask(do="save", path=str(saved))
     with np.load(saved, allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
 
 
-def floating(values: Mapping[str, np.ndarray]) -> list[str]:
-    return [name for name, value in values.items() if np.issubdtype(value.dtype, np.floating)]
+def farthest(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> float:
+    """The largest difference of two numbers, counters aside; NaN where there is one."""
+    floating = [name for name, value in one.items() if np.issubdtype(value.dtype, np.floating)]
+    return float(np.max([np.abs(one[name] - other[name]).max() for name in floating]))
 
 
 def flop_of_a_round(whole: Bundle) -> float:

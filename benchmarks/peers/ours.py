@@ -73,8 +73,8 @@ def run(bundle: Bundle, line: Line) -> None:
 def main() -> None:
     warnings.simplefilter("ignore", fedtailor.driver.MethodNote)
     line = Line()
-    for path in line.bundles():
-        run(Bundle.load(path), line)
+    for path, options in line.bundles():
+        run(Bundle.load(path, **options), line)
 
 
 if __name__ == "__main__":

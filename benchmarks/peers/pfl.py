@@ -105,9 +105,9 @@ def run(bundle: Bundle, line: Line) -> None:
 
 def main() -> None:
     line = Line()
-    for path in line.bundles():
+    for path, options in line.bundles():
         np.random.seed(0)
-        run(Bundle.load(path), line)
+        run(Bundle.load(path, **options), line)
 
 
 if __name__ == "__main__":

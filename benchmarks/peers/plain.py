@@ -46,8 +46,8 @@ def mean(values: list[Tensor], weights: Tensor) -> Tensor:
 
 def main() -> None:
     line = Line()
-    for path in line.bundles():
-        loop = PlainLoop(Bundle.load(path))
+    for path, options in line.bundles():
+        loop = PlainLoop(Bundle.load(path, **options))
         facts = {"software": f"torch {torch.__version__}", "threads": torch.get_num_threads()}
         for _ in line.rounds(lambda loop=loop: loop.model, lambda facts=facts: facts):
             loop.round()
