@@ -20,7 +20,6 @@ class Settings:
 
     workload: str
     model: str
-    named: bool  # whether this package has a network of that name
     classes: int
     batch: int
     lr: float

@@ -1,7 +1,6 @@
 """The networks of the workloads in plain torch, for software that knows nothing of this package.
 
-Tensors have the names and shapes of this package's own `mlr`, `dnn`, `cnn4` and `lenet_bn`, so that values can be
-handed over. A recurrent network and a residual one are given to this package as they are here, as a user's own module.
+Tensors have the names and shapes of those in this package's networks, so that values can be handed over.
 """
 
 from __future__ import annotations
@@ -47,16 +46,16 @@ def lenet_bn(classes: int, shape: tuple[int, ...]) -> nn.Module:
 
 
 class Recurrent(nn.Module):
-    """Two layers of 128 gated units, and a linear layer on the last of the second: FedHAM's network for a series."""
+    """Two layers of 128 gated units, and a linear layer on the last state of the second."""
 
     def __init__(self, classes: int, features: int):
         super().__init__()
-        self.gru = nn.GRU(features, 128, num_layers=2, batch_first=True)
+        self.gru1 = nn.GRU(features, 128, batch_first=True)
+        self.gru2 = nn.GRU(128, 128, batch_first=True)
         self.head = nn.Linear(128, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden, _ = self.gru(x)
-        return self.head(hidden[:, -1])
+        return self.head(self.gru2(self.gru1(x)[0])[0][:, -1])
 
 
 def gru(classes: int, shape: tuple[int, ...]) -> nn.Module:
@@ -64,7 +63,7 @@ def gru(classes: int, shape: tuple[int, ...]) -> nn.Module:
 
 
 class Block(nn.Module):
-    """Two 3 x 3 convolutions beside a shortcut."""
+    """Two 3 x 3 convolutions beside a short cut."""
 
     def __init__(self, before: int, channels: int, stride: int):
         super().__init__()
@@ -73,13 +72,14 @@ class Block(nn.Module):
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels)
         self.relu = nn.ReLU()
-        self.shortcut: nn.Module = nn.Identity()
+        self.downsample: nn.Module = nn.Identity()
         if stride > 1 or before != channels:
-            self.shortcut = nn.Sequential(nn.Conv2d(before, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
+            convolution = nn.Conv2d(before, channels, 1, stride, bias=False)
+            self.downsample = nn.Sequential(convolution, nn.BatchNorm2d(channels))
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.relu(self.bn1(self.conv1(x)))
-        return self.relu(self.bn2(self.conv2(out)) + self.shortcut(x))
+        return self.relu(self.bn2(self.conv2(out)) + self.downsample(x))
 
 
 def resnet18(classes: int, shape: tuple[int, ...]) -> nn.Module:
@@ -92,9 +92,9 @@ def resnet18(classes: int, shape: tuple[int, ...]) -> nn.Module:
     return nn.Sequential(
         OrderedDict(
             conv1=nn.Conv2d(shape[0], 64, 7, 2, padding=3, bias=False), bn1=nn.BatchNorm2d(64), relu=nn.ReLU(),
-            pool=nn.MaxPool2d(3, 2, padding=1),
-            **{f"stage{number}": stage for number, stage in enumerate(stages, 1)},
-            average=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), head=nn.Linear(512, classes),
+            maxpool=nn.MaxPool2d(3, 2, padding=1),
+            **{f"layer{number}": stage for number, stage in enumerate(stages, 1)},
+            avgpool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), fc=nn.Linear(512, classes),
         )
     )  # fmt: skip
 

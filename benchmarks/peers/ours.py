@@ -59,8 +59,8 @@ def run(bundle: Bundle, line: Line) -> None:
         validation=(torch.empty(0, dtype=torch.int64),) * n, clients=tuple(f"client-{i}" for i in range(n)),
         groups=(0,) * n, group_names=("all",), classes=tuple(map(str, range(asked.classes))),
     )  # fmt: skip
-    model: Model = asked.model if asked.named else bundle.net()
-    if asked.named and asked.double:
+    model: Model = asked.model
+    if asked.double:
         model = make(asked.model, classes=asked.classes, shape=bundle.shape, seed=0).double()
     spec = RunSpec(
         registry.parse("method", asked.method), model=model, rounds=ENDLESS, cohort=asked.cohort, epochs=1,

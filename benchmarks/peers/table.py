@@ -91,10 +91,13 @@ TITLES = {
 
 def document(pieces: Sequence[Piece], machine: Mapping[str, Any], missing: Mapping[str, str]) -> str:
     """All tables, with what has to be known of them."""
+    data = {piece["workload"]: piece["data"] for piece in pieces}
     lines = [
         f"Measured {machine['date']} on {machine['machine']} with `{machine['command']}`.",
         f"{'; '.join(versions(pieces))}. Times are medians of the rounds, in turn; the load of the machine "
         f"was {machine['load']}.",
+        "",
+        *(f"- **{one.name}** ({one.model}): {one.about}; {data[one.name]}" for one in WORKLOADS if one.name in data),
         "",
         "How many times as long as ours the median round of others takes:",
     ]

@@ -21,7 +21,6 @@ from fedtailor import Dataset, schedule
 from fedtailor.data import dirichlet
 from fedtailor.nn import make
 from peers.bundle import Bundle, Settings
-from peers.models import MODELS
 
 SEED = 0
 MODES = ("one core", "default threads", "default threads, with evaluation")
@@ -41,7 +40,6 @@ class Workload:
     batch: int
     lr: float
     classes: int = 10
-    named: bool = True  # the model is one of this package's; else it is given as a user's own module
     uneven: bool = False  # Dirichlet(0.1)
     fashion: bool = False
     beside: tuple[str, ...] = ("fluke", "pfl")
@@ -90,12 +88,12 @@ WORKLOADS = (
     ),
     Workload(
         "W4 GRU", "8 of 42 clients, 48 time steps of 13 numbers, 10 steps of 32 rows", "gru", (48, 13), clients=42,
-        cohort=8, rows=320, tests=80, batch=32, lr=0.01, classes=5, named=False, beside=(),
+        cohort=8, rows=320, tests=80, batch=32, lr=0.01, classes=5, beside=(),
         targets={(ONE, "plain"): 1.8, (ALL, "plain"): 1.8}, dearer={"FedHAM(p=1, k=3)": HAM_AT_MOST},
     ),
     Workload(
         "W5 ResNet-18", "4 clients, 5 steps of 32 rows of 3 x 32 x 32", "resnet18", (3, 32, 32), clients=4, cohort=4,
-        rows=160, tests=40, batch=32, lr=0.01, named=False, beside=(),
+        rows=160, tests=40, batch=32, lr=0.01, beside=(),
         targets={(ONE, "plain"): 1.0, (ALL, "plain"): 1.3},
     ),
 )  # fmt: skip
@@ -118,11 +116,8 @@ def bundle(workload: Workload) -> Bundle:
     else:
         lists = torch.split(torch.arange(total), [workload.rows, workload.tests] * workload.clients)
         train, test = list(lists[0::2]), list(lists[1::2])
-    model = workload.model if workload.named else MODELS[workload.model]
-    net = make(model, classes=workload.classes, shape=workload.shape, seed=SEED)
-    settings = Settings(
-        workload.name, workload.model, workload.named, workload.classes, workload.batch, workload.lr, workload.cohort
-    )
+    net = make(workload.model, classes=workload.classes, shape=workload.shape, seed=SEED)
+    settings = Settings(workload.name, workload.model, workload.classes, workload.batch, workload.lr, workload.cohort)
     return Bundle(settings, x, y, train, test, dict(net.state_dict()))
 
 

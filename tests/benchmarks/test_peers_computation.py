@@ -33,7 +33,7 @@ def small(**settings: Any) -> Bundle:
     x, y = torch.randn(15, 1, 2, 2, generator=random), torch.randint(0, 3, (15,), generator=random)
     values = dict(make("mlr", classes=3, shape=(1, 2, 2), seed=0).state_dict())
     known = {"classes": 3, "batch": BATCH, "lr": LR, "cohort": 3, "double": True, **settings}
-    return Bundle(Settings("small", "mlr", True, **known), x.double(), y, lists[:3], lists[3:], values)
+    return Bundle(Settings("small", "mlr", **known), x.double(), y, lists[:3], lists[3:], values)
 
 
 def by_numpy(bundle: Bundle, rounds: int) -> dict[str, NDArray[np.float64]]:
@@ -72,7 +72,7 @@ def test_the_plain_loop_is_federated_averaging(tmp_path: Path) -> None:
 def test_a_round_by_hand() -> None:
     """One client, one row x = 1, two classes, all values 0: p = (1/2, 1/2), so a step of 0.1 moves them by 0.05."""
     values = {"head.weight": torch.zeros(2, 1), "head.bias": torch.zeros(2)}
-    settings = Settings("by hand", "mlr", True, classes=2, batch=1, lr=0.1, cohort=1, ordered=True)
+    settings = Settings("by hand", "mlr", classes=2, batch=1, lr=0.1, cohort=1, ordered=True)
     rows = [torch.tensor([0])]
     loop = PlainLoop(Bundle(settings, torch.ones(1, 1), torch.tensor([1]), rows, rows, values))
     loop.round()
@@ -157,7 +157,7 @@ def test_a_bundle_comes_back_from_its_file(tmp_path: Path) -> None:
     assert all(torch.equal(again.values[name], value) for name, value in bundle.values.items())
 
 
-@pytest.mark.parametrize("workload", [one for one in WORKLOADS if one.named], ids=lambda one: one.model)
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: one.model)
 def test_the_plain_networks_are_this_packages(workload: Any) -> None:
     """The same tensors in the same order, and the same outputs."""
     named = make(workload.model, classes=workload.classes, shape=workload.shape, seed=0)
