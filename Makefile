@@ -30,7 +30,7 @@ docs: ## build the documentation into site/; any warning is an error
 wheel: ## build the wheel into dist/ and try it in an environment of its own
 	@scripts/wheel
 
-bench: ## measure the speed beside a plain PyTorch loop
+bench: ## measure the speed beside other software
 	@scripts/bench
 
 clean: ## remove what was built and cached (keeps .venv and your runs)
