@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from fedtailor.cli.data import data
 from fedtailor.cli.look import cite, inspect_, list_, report
 from fedtailor.cli.runs import compare, demo, resume, run
 from fedtailor.cli.terminal import fail, interruptible, keep_traceback, say
@@ -28,7 +29,7 @@ app = typer.Typer(
 )
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Run": (demo, run, compare, resume),
-    "Look": (report, list_, inspect_, cite),
+    "Look": (report, list_, inspect_, cite, data),
 }
 for panel, doings in _COMMANDS.items():
     for doing in doings:
