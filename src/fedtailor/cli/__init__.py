@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from fedtailor.cli.data import data
 from fedtailor.cli.explain import explain
 from fedtailor.cli.look import cite, inspect_, list_, report
 from fedtailor.cli.runs import compare, demo, resume, run
@@ -29,7 +30,7 @@ app = typer.Typer(
 )
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Run": (demo, run, compare, resume),
-    "Look": (report, explain, list_, inspect_, cite),
+    "Look": (report, explain, list_, inspect_, cite, data),
 }
 for panel, doings in _COMMANDS.items():
     for doing in doings:
