@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ import fedtailor
 from fedtailor import schedule, task, tree
 from fedtailor.arch import Arch
 from fedtailor.data.federation import Federation
-from fedtailor.method import Fed, Payload, Received, overrides
+from fedtailor.method import Fed, MethodNote, Payload, Received, overrides, short
 from fedtailor.nn import make
 from fedtailor.record import Row, plain
 from fedtailor.registry import WrongInput
@@ -37,10 +38,6 @@ class Diverged(RuntimeError):
     """Training gave a loss or a value that is not a number, and the run's policy is to stop."""
 
 
-class MethodNote(UserWarning):
-    """What a method has to say of its settings: a null point, a plug-in without effect."""
-
-
 class Callback:
     """What a run tells those who listen; override what you need."""
 
@@ -48,6 +45,21 @@ class Callback:
     def on_client(self, driver: Driver, done: int, of: int) -> None: ...
     def on_round(self, driver: Driver, row: Row) -> None: ...
     def on_end(self, driver: Driver, row: Row) -> None: ...
+
+
+class Delivery(Sequence[Received]):
+    """A payload for all sites; the message of each is unpacked when asked for."""
+
+    def __init__(self, driver: Driver, payload: Payload):
+        self.driver, self.payload = driver, payload
+
+    def __len__(self) -> int:
+        return self.driver.data.n
+
+    def __getitem__(self, number: Any) -> Any:
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        return self.driver.message(self.payload, number, number)
 
 
 class Driver:
@@ -155,15 +167,16 @@ class Driver:
         index = torch.tensor(cohort)
         server, up = self.server, [0] * n
         if method.trains == "all":  # the drawn clients first send what they trained since they were last drawn
-            boxes = {i: self.kept[i]["outbox"] for i in cohort}
+            boxes = self.outboxes(cohort)
             up = [tree.nbytes(boxes[i]) if i in boxes else 0 for i in range(n)]
             server = self.aggregate(fed, server, boxes)
         payload = method.send(fed, server, index)
-        messages = {i: self.message(payload, place, i) for place, i in enumerate(cohort)}
-        down = [size_of_message(messages[i]) + self.public_due(i) if i in messages else 0 for i in range(n)]
+        places = {i: place for place, i in enumerate(cohort)}
+        down = [size_of_message(payload, places[i]) + self.public_due(i) if i in places else 0 for i in range(n)]
+        deliver = {i: partial(self.message, payload, place, i) for i, place in places.items()}
         trainers = range(n) if method.trains == "all" else cohort
         examine = number % self.spec.eval_every == 0 or number == self.spec.rounds
-        replies = self.collect([Work(self.sites[i], self.kept, messages.get(i)) for i in trainers], number, examine)
+        replies = self.collect([Work(self.sites[i], self.kept, deliver.get(i)) for i in trainers], number, examine)
         stopped = sorted(i for i, reply in replies.items() if reply.kept is None)
         if stopped and (self.spec.on_nan == "stop" or len(stopped) == len(replies)):
             raise Diverged(self.explain_divergence(stopped, number))
@@ -194,6 +207,10 @@ class Driver:
         row = plain(row)  # what is kept in memory is what a record gives back
         self.round, self.server, self.kept, self.rows = number, server, kept, [*self.rows, row]
         return row
+
+    def outboxes(self, cohort: Sequence[int]) -> dict[int, State]:
+        """What the drawn clients trained since they were last drawn, where all clients train."""
+        return {i: self.kept[i]["outbox"] for i in cohort}
 
     def collect(self, work: Sequence[Work], number: int, examine: bool) -> dict[int, Reply]:
         replies = {}
@@ -239,7 +256,7 @@ class Driver:
     ) -> dict[int, Exam]:
         """Exams of clients that did not take part, with the model broadcast or what they last held."""
         got = self.broadcast(payload)
-        work = [Work(self.sites[i], kept, None if got is None else replace(got, me=i)) for i in others]
+        work = [Work(self.sites[i], kept, None if got is None else partial(replace, got, me=i)) for i in others]
         answers = self.runner.examine(work, number)
         return {site: exam for _, exams in answers for site, exam in exams.items()}
 
@@ -258,11 +275,10 @@ class Driver:
                 found[part]["count"] = [int(numbers[i]["count"]) if i in numbers else 0 for i in range(n)]
         return found
 
-    def last_delivery(self) -> list[Received]:
+    def last_delivery(self) -> Delivery:
         """The messages that would follow the last round: every site gets its model."""
         index = torch.arange(self.data.n)
-        payload = self.common.method.send(self.fed(self.spec.rounds + 1), self.server, index)
-        return [self.message(payload, i, i) for i in range(self.data.n)]
+        return Delivery(self, self.common.method.send(self.fed(self.spec.rounds + 1), self.server, index))
 
     def final(self, number: int, delivery: Sequence[Received] | None = None) -> Tree:
         """The model that a client ends with."""
@@ -273,19 +289,19 @@ class Driver:
         """The last row: every site's final model, examined. Moves no state, so that a run can be extended."""
         began = time.perf_counter()
         delivery = self.last_delivery()
-        work = [Work(site, self.kept, got) for site, got in zip(self.sites, delivery, strict=True)]
+        work = [Work(site, self.kept, partial(delivery.__getitem__, i)) for i, site in enumerate(self.sites)]
         answers = self.runner.examine(work, self.spec.rounds, final=True)
         exams = {site: exam for _, exams in answers for site, exam in exams.items()}
         n, total = self.data.n, time.perf_counter() - began
         steps = [
-            schedule.steps_of(len(s.rows), self.spec.batch, self.common.finish_epochs, None, s.client(1).smallest)
-            for s in self.sites
+            schedule.steps_of(rows, self.spec.batch, self.common.finish_epochs, None, self.sites[0].client(1).smallest)
+            for rows in self.data.sizes.tolist()
         ]
         row: Row = {
             "round": self.round, "finish": True, "cohort": list(range(n)), "trainers": [], "point": self.common.point,
             **self.results(exams), "train_loss": [None] * n, "steps": steps if self.common.finish_epochs else [0] * n,
-            "down": [size_of_message(got) for got in delivery], "up": [0] * n, "explain": {}, "stopped": [],
-            "seconds": {"train": 0.0, "evaluate": total, "total": total},
+            "down": [size_of_message(delivery.payload, i) for i in range(n)], "up": [0] * n, "explain": {},
+            "stopped": [], "seconds": {"train": 0.0, "evaluate": total, "total": total},
         }  # fmt: skip
         row = plain(row)
         self.rows = [*self.rows, row]
@@ -322,8 +338,8 @@ class Driver:
         total = self.size_of(tree.pick(self.initial, frozenset(self.arch.names) - self.arch.buffers))
         return {
             "fedtailor": fedtailor.__version__, "torch": torch.__version__, "numpy": np.__version__,
-            "python": platform.python_version(), "method": repr(method), "point": self.common.point,
-            "finish_epochs": self.common.finish_epochs,
+            "python": platform.python_version(), "method": repr(method), "label": short(method),
+            "point": self.common.point, "finish_epochs": self.common.finish_epochs,
             "sees": method.sees, "citation": method.citation, "spec": self.spec.to_dict(),
             "data": {
                 "source": data.source, "name": data.name, "fingerprint": data.fingerprint(), "clients": data.clients,
@@ -357,6 +373,8 @@ def check_impersonal(state: State, private: frozenset[str], what: str) -> None:
         )
 
 
-def size_of_message(got: Received) -> int:
-    """Bytes of a message as it would be encoded."""
-    return tree.nbytes({"model": got.model, "extra": got.extra, "peers": got.peers})
+def size_of_message(payload: Payload, place: int) -> int:
+    """Bytes of a client's part of a payload as it would be encoded, found without unpacking it."""
+    content = {**payload.common, **tree.transform(lambda t: t[place], payload.own)}
+    peers = 0 if payload.peer_ids is None else int((payload.peer_ids[place] >= 0).sum())
+    return tree.nbytes(content) + (peers * tree.nbytes(tree.transform(lambda t: t[0], payload.peers)) if peers else 0)

@@ -23,6 +23,10 @@ from fedtailor.tree import State, Tree
 Point = Literal["received", "trained", "adapted"]
 
 
+class MethodNote(UserWarning):
+    """What a method has to say of its settings: a null point, a plug-in without effect."""
+
+
 @dataclass(frozen=True)
 class Fed:
     """What a server hook may know of the federation."""
@@ -236,6 +240,17 @@ def written(value: object) -> str:
     if callable(value):
         return f"<your own {getattr(value, '__name__', type(value).__name__)}>"
     return repr(value)
+
+
+def short(method: Method) -> str:
+    """`LocalAttention(FedBN, kind='se')`: the text of a method less what is as by default."""
+    parts: list[str] = []
+    if is_dataclass(method):
+        for field in fields(method):
+            value = getattr(method, field.name)
+            if value != field.default:
+                parts.append(short(value) if isinstance(value, Method) else f"{field.name}={written(value)}")
+    return f"{type(method).__name__}({', '.join(parts)})".removesuffix("()")
 
 
 def overrides(method: Method, hook: str) -> bool:

@@ -463,9 +463,7 @@ def test_an_inner_method_without_one_model_for_all_is_refused(inner: Method) -> 
 
 PAIRINGS = [
     FedMCSA(component="tensor", size_weighting=True, train="sampled", inner_steps=2),
-    ComponentAttention(pFedMe()),
     ComponentAttention(FedBN()),
-    ComponentAttention(LocalAttention(FedAvg())),
     LocalAttention(ComponentAttention(FedAvg())),
 ]
 

@@ -45,6 +45,7 @@ NULL_POINTS = [
     ("FedALA(eta=0)", "AdaptiveLocalAggregation: with eta=0 .* this is FedAvg"),
     ("FedALA(p=9)", "AdaptiveLocalAggregation: p=9, but only 5 layers are shared"),
     ("ALA(FedRep(), p=5)", "AdaptiveLocalAggregation: p=5, but only 4 layers are shared"),
+    ("ALA(PartialFedFix('w/o fc'))", "AdaptiveLocalAggregation: with p=1 only layers that .* does not load"),
     ("ALA(Local())", "AdaptiveLocalAggregation: Local shares no layer"),
     ("PartialFedFix('w/o *')", r"PartialFedFix\(strategy='w/o \*'\) loads nothing"),
     ("PartialFedFix('full')", r"PartialFedFix\(strategy='full'\) loads everything"),

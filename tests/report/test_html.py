@@ -213,7 +213,7 @@ def test_the_page_is_the_same_every_time(make_comparison: Make, make_data: MakeD
 
 def test_reports_read_records_only() -> None:
     forbidden = {"methods", "rounds", "driver", "local", "method", "runners", "arch", "nn"}
-    for file in Path(fedtailor.report.__file__).parent.glob("*.py"):
+    for file in Path(fedtailor.report.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
