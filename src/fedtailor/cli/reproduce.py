@@ -25,10 +25,12 @@ OUT = Path("runs/reproduce")
 
 def reproduce(
     what: Annotated[
-        str, typer.Argument(metavar="list|report|PAPER:TABLE", help="A table such as fedmcsa:table2.", show_default=False)
+        str,
+        typer.Argument(metavar="list|report|PAPER:TABLE", help="A table such as fedmcsa:table2.", show_default=False),
     ],
     records: Annotated[
-        Path | None, typer.Argument(metavar="[RECORDS]", help="Of `report`: the folder of kept records.", show_default=False)
+        Path | None,
+        typer.Argument(metavar="[RECORDS]", help="Of `report`: the folder of kept records.", show_default=False),
     ] = None,
     scale: Annotated[
         str, typer.Option("--scale", metavar="quick|reduced|full", help="How much of the paper's own setting.")
@@ -180,8 +182,8 @@ def announce(plan: Plan, todo: Sequence[Job], processes: int) -> None:
         say(f"note: {words.listing(list(dict.fromkeys(names)))} left out: {reason}")
     if todo:
         seconds = effort.machine() * sum(effort.seconds(job.cell) for job in todo) / min(processes, len(todo))
-        say(f"About {words.duration(seconds)} for {len(todo)} runs, {min(processes, len(todo))} at a time. Runs are kept "
-            f"in {plan.out}")  # fmt: skip
+        at_once = min(processes, len(todo))
+        say(f"About {words.duration(seconds)} for {len(todo)} runs, {at_once} at a time. Runs are kept in {plan.out}")
     say()
 
 

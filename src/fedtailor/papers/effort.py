@@ -1,8 +1,8 @@
 """How long a cell takes, told before it is run and without running anything.
 
-Steps are counted as the run will take them; a step costs a fixed time and a time for each of its rows, measured for each
-network on one core (Xeon, 2.1 GHz); methods that do more than plain training have a factor. A short loop of plain
-Python then tells how fast this machine is against that one. Expect a factor of two either way.
+Steps are counted as the run will take them; a step costs a fixed time and a time for each of its rows, measured for
+each network on one core; methods that do more than plain training have a factor. A short loop of plain Python then
+tells how fast this machine is against that one. Expect a factor of two either way.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Iterable
 
-from fedtailor.papers.preset import Cell, Problem
+from fedtailor.papers.preset import Cell
 
 # seconds for a step of one client, and for each row of it, trained on one core
 COSTS: dict[str, tuple[float, float]] = {
@@ -49,15 +49,12 @@ def seconds(cell: Cell) -> float:
     """Of one run of a cell, on the core of the measurements."""
     problem, settings = cell.problem, cell.settings
     step, row = COSTS[re.split(r"\W", problem.model, maxsplit=1)[0]]
-    rounds, batch = settings["rounds"], settings["batch"]
-    steps = settings.get("steps") or settings.get("epochs", 1) * math.ceil(rows_each(problem) / (batch or rows_each(problem)))
-    train = rounds * trainers(cell) * steps * (step + (batch or rows_each(problem)) * row)
+    rounds, each = settings["rounds"], problem.rows / problem.clients
+    batch = min(settings["batch"] or each, each)
+    steps = settings.get("steps") or settings.get("epochs", 1) * math.ceil(each / batch)
+    train = rounds * trainers(cell) * steps * (step + batch * row)
     tests = rounds / settings.get("eval_every", 1) * problem.tests * row * FORWARD
-    return START + factor(cell.method) * train + tests
-
-
-def rows_each(problem: Problem) -> float:
-    return problem.rows / problem.clients
+    return float(START + factor(cell.method) * train + tests)
 
 
 def trainers(cell: Cell) -> float:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from fedtailor.papers import TABLES
 from fedtailor.papers.outcome import Outcome, Records, outcome
 from fedtailor.papers.plan import Job
-from fedtailor.papers.preset import SCALES, Cell, Scale, Table, instead
+from fedtailor.papers.preset import Cell, Scale, Table, instead
 from fedtailor.papers.record import of_run, read_record
 from fedtailor.registry import WrongInput
 
@@ -47,9 +48,9 @@ def read_kept(root: Path) -> Iterator[Kept]:
     if not root.is_dir():
         raise WrongInput(f"there is no folder {root}; give one that `fedtailor reproduce ... --keep` wrote")
     for table in TABLES.values():
-        for scale in reversed(SCALES):  # the paper's own setting first
+        for scale in get_args(Scale)[::-1]:  # the paper's own setting first
             if (root / table.id.replace(":", "-") / scale).is_dir():
-                yield read_table(root, table, scale)  # type: ignore[arg-type]
+                yield read_table(root, table, scale)
 
 
 def read_table(root: Path, table: Table, scale: Scale) -> Kept:

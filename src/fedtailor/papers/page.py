@@ -83,7 +83,7 @@ def caption(found: Outcome) -> str:
         f"Ours: {'; '.join(readings)}, in per cent, ± the standard deviation over seeds",
         f"Alone: the same of {table.alone}, every client trained on its own",
         f"Paper: {table.printed.protocol}" if table.printed else "the paper prints no numbers",
-        f"met: within {table.band:g} points of the paper",
+        f"met: no further than {table.band:g} from the paper",
         "not compared: the setting differs too much for the two numbers to be held together",
         *([f"{', '.join(points)}: tested at another point than the method's own"] if points else []),
     ]
@@ -171,45 +171,28 @@ def omissions(found: Outcome) -> list[tuple[str, list[str]]]:
 
 def as_html(found: Outcome, command: str) -> str:
     """One page that needs no network."""
-    from fedtailor.report.html import style_sheet
+    from fedtailor.report.page import fold, shell
 
-    tables = "".join(
-        f"<section><h2>{escape(block.title)}</h2>{html_table(block)}</section>" for block in blocks(found)
-    )
     claims = "".join(
-        f"<li>{escape(text)}: <strong>{escape(verdict)}</strong>"
-        + (f"<details><summary>Each comparison</summary>{escape('; '.join(detail))}</details>" if detail else "")
-        + "</li>"
+        f"<li>{escape(text)}: <strong>{escape(verdict)}</strong>{fold('Each comparison', listed(detail))}</li>"
         for text, verdict, detail in claim_lines(found)
     )
-    notes = "".join(f"<li>{escape(text)}</li>" for text in found.notes)
-    left = "".join(
-        f"<h2>{title}</h2><ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
-        for title, lines in omissions(found)
-    )
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<title>{escape(found.table.id)} - Fedtailor</title>
-<style>{style_sheet()}</style>
-</head>
-<body>
-<header class="top"><p class="eyebrow">Reproduction of {escape(found.table.id)}</p>
-<h1>{escape(found.table.title)}</h1><p class="lead">{escape(coverage(found))}</p></header>
-<main>
-<section><h2>Claims</h2><ul>{claims}</ul></section>
-{tables}
-<section><p class="caption">{escape(caption(found))}</p>{f"<h2>Notes</h2><ol>{notes}</ol>" if notes else ""}{left}
-<h2>To repeat it</h2><pre><code>{escape(command)}</code></pre>
-<h2>To cite</h2><p>{escape(found.table.source.citation)}</p></section>
-</main>
-</body>
-</html>
-"""
+    parts = {
+        "Claims": f"<ul>{claims}</ul>",
+        **{block.title: html_table(block) for block in blocks(found)},
+        "How to read it": f"<p>{escape(caption(found))}</p>",
+        "Notes": listed(list(found.notes), "ol"),
+        **{title: listed(lines) for title, lines in omissions(found)},
+        "To repeat it": f"<pre><code>{escape(command)}</code></pre>",
+        "To cite": f"<p>{escape(found.table.source.citation)}</p>",
+    }
+    body = "".join(f"<section><h2>{escape(title)}</h2>{part}</section>" for title, part in parts.items() if part)
+    lead = f'<p class="lead">{escape(coverage(found))}</p>'
+    return shell(f"Reproduction of {found.table.id}", found.table.title, lead, body)
+
+
+def listed(lines: Sequence[str], tag: str = "ul") -> str:
+    return f"<{tag}>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</{tag}>" if lines else ""
 
 
 def html_table(block: Block) -> str:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal
 
 from fedtailor.papers.published import Key, Paper, PrintedTable, published
@@ -106,22 +107,24 @@ class Cell:
         """A name for the work: readable, and another one as soon as anything differs."""
         digest = hashlib.sha256(json.dumps(self.work, sort_keys=True).encode()).hexdigest()[:8]
         parts = (self.problem.label, self.problem.network, self.row)
-        return "-".join([*("".join(c if c.isalnum() else "-" for c in part.lower()).strip("-") for part in parts), digest])
+        plain = ("".join(c if c.isalnum() else "-" for c in part.lower()).strip("-") for part in parts)
+        return "-".join([*plain, digest])
 
 
 @dataclass(frozen=True)
 class Claim:
-    """That some rows of a table are better than others: by the paper, or a question of ours."""
+    """That some rows of a table are better than others, or no better: by the paper, or a question of ours."""
 
     text: str
     pairs: tuple[tuple[str, str], ...]  # rows, the better one first
     columns: tuple[str, ...] = ()  # in these; none: in all that both rows have
     whose: Literal["paper", "ours"] = "paper"
+    expects: Literal["better", "level"] = "better"
 
 
 def chain(*rows: str) -> tuple[tuple[str, str], ...]:
     """Each row better than the one after it."""
-    return tuple(zip(rows, rows[1:], strict=False))
+    return tuple(pairwise(rows))
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ class Table:
     paper: str
     name: str  # table2, figure5
     title: str
-    make: Callable[[Scale], Sequence[Cell]]
+    make: Callable[[Scale], Iterable[Cell]]
     claims: tuple[Claim, ...] = ()
     alone: str = "Local"  # the row of training alone, which is shown beside every other
     band: float = 1.0  # points within which a number counts as met

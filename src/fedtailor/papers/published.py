@@ -7,8 +7,8 @@ One JSON file a paper:
                            "notes": what is known to be wrong with the printed table, or "",
                            "rows": {method: {variant: {column: 94.06, or [mean, deviation], or a text}}}}}}
 
-Single numbers are facts; they are quoted for comparison, with the paper cited wherever they are shown. Methods, variants
-and columns are called as in the paper, and a variant that has no name is "-". Accuracies are in per cent.
+Single numbers are facts; they are quoted for comparison, with the paper cited wherever they are shown. Methods,
+variants and columns are called as in the paper, and a variant that has no name is "-". Accuracies are in per cent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Running the cells of a table: each an ordinary run folder, in one process or several.
 
-A cell that is complete is not run again; one that was killed goes on from its last checkpoint. Checkpoints of a complete
-cell are removed: every number of a table is in the rows, and the models of a whole table would fill a disk.
+A cell that is complete is not run again; one that was killed goes on from its last checkpoint. Checkpoints of a
+complete cell are removed: every number of a table is in the rows, and the models of a whole table would fill a disk.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import torch
 from fedtailor import registry
 from fedtailor.data import load
 from fedtailor.data.federation import Federation
-from fedtailor.driver import Callback, Diverged, Driver, MethodNote
+from fedtailor.driver import Callback, Diverged, Driver
+from fedtailor.method import MethodNote
 from fedtailor.papers.plan import Job
 from fedtailor.record import Row, RunFolder
 from fedtailor.registry import WrongInput
@@ -125,13 +126,13 @@ class Crew:
         for member in self.members:
             self.give(member, waiting, busy)
         while busy:
-            for member in wait(list(busy)):
-                assert isinstance(member, Connection)
+            for ready in wait(list(busy)):
+                assert isinstance(ready, Connection)
+                member, job = ready, busy[ready]
                 try:
                     answer = member.recv()
                 except EOFError:
-                    raise RuntimeError(f"the process that ran {busy[member].title} has died; run it again") from None
-                job = busy[member]
+                    raise RuntimeError(f"the process that ran {job.title} has died; run it again") from None
                 if isinstance(answer, tuple):
                     tell(job, *answer)
                     continue

@@ -78,6 +78,13 @@ class Judged:
         return told + (f", level in {self.count('level')}" if self.count("level") else "")
 
 
+def held(claim: Claim, difference: float, margin: float) -> Holds:
+    """What a difference of two rows says of the claim; where they are claimed to be level, that is what has to hold."""
+    if abs(difference) <= margin:
+        return "holds" if claim.expects == "level" else "level"
+    return "holds" if difference > 0 and claim.expects == "better" else "does not hold"
+
+
 def judge(claim: Claim, numbers: Mapping[tuple[str, str], Seeds], columns: Sequence[str], margin: float) -> Judged:
     """`numbers` by row and column; those of equal seeds are compared.
 
@@ -93,7 +100,5 @@ def judge(claim: Claim, numbers: Mapping[tuple[str, str], Seeds], columns: Seque
                 continue
             difference, spread = mean(differences), deviation(differences)
             noise = 0.0 if spread is None else 2 * spread / math.sqrt(len(differences))
-            level = abs(difference) <= max(margin, noise)
-            holds: Holds = "level" if level else "holds" if difference > 0 else "does not hold"
-            found.append(Compared(better, worse, column, difference, holds))
+            found.append(Compared(better, worse, column, difference, held(claim, difference, max(margin, noise))))
     return Judged(claim, tuple(found), missing)
