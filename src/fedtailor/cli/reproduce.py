@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
@@ -18,7 +18,7 @@ from fedtailor.registry import WrongInput
 
 if TYPE_CHECKING:
     from fedtailor.papers.plan import Job, Plan
-    from fedtailor.papers.preset import Cell, Scale
+    from fedtailor.papers.preset import Cell, Count, Scale
 
 OUT = Path("runs/reproduce")
 
@@ -44,7 +44,11 @@ def reproduce(
     jobs: Annotated[
         str | None, typer.Option("--jobs", metavar="N", help="Cells at a time; as many as cores.", show_default=False)
     ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where runs are kept, and found again.")] = OUT,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FOLDER", help=f"Where runs are kept, and found again; {OUT} if not given. Of "
+                     "`report`: the page.", show_default=False),
+    ] = None,
     keep: Annotated[
         Path | None,
         typer.Option("--keep", metavar="FOLDER", help="Keep a small record of each run there too.", show_default=False),
@@ -64,14 +68,30 @@ def reproduce(
         return list_tables()
     from fedtailor import papers
 
+    if what == "report":
+        return report(records, out)
+
     if records is not None:
         raise WrongInput(f"{records} is one argument too many; only `reproduce report` takes a folder")
     table = papers.table(what)
     processes = number("jobs", jobs) if jobs is not None else os.cpu_count() or 1
     from fedtailor.papers.plan import plan
 
-    found = plan(table, scale_of(scale), only or (), number("seeds", seeds), out)
+    found = plan(table, scale_of(scale), only or (), number("seeds", seeds), out or OUT)
     carry_out(found, processes, keep, command(what, scale, only or (), seeds))
+
+
+def report(records: Path | None, out: Path | None) -> None:
+    """Write the page on what was reproduced."""
+    if records is None:
+        raise WrongInput("name the folder of the records, such as: fedtailor reproduce report results")
+    from fedtailor.papers import reproduction
+
+    page = out or records / "reproduction.md"
+    for kept in reproduction.write(records, page):
+        for name in kept.stale:
+            say(f"note: {kept.found.table.id}: {name} belongs to no cell of the table as it is now")
+    say(f"Written: {page}")
 
 
 def number(name: str, text: str) -> int:
@@ -117,6 +137,9 @@ def list_tables() -> None:
     for name, table in papers.TABLES.items():
         times = []
         for scale in SCALES:
+            if table.counts:
+                times.append("seconds")
+                continue
             if scale not in table.eligible:
                 times.append("")
                 continue
@@ -135,6 +158,7 @@ def carry_out(plan: Plan, processes: int, keep: Path | None, repeat: str) -> Non
     """Run what is not complete yet, and show the table as far as it is there."""
     from fedtailor.cli.cells import Shown
     from fedtailor.papers.kept import keep as keep_one
+    from fedtailor.papers.kept import keep_counts
     from fedtailor.papers.running import carry_out, is_complete
 
     todo = [job for job in plan.jobs if not is_complete(job.folder)]
@@ -156,7 +180,14 @@ def carry_out(plan: Plan, processes: int, keep: Path | None, repeat: str) -> Non
             carry_out(todo, processes, shown.tell, ended)
         except KeyboardInterrupt:
             interrupted = True
-    show(plan, failed, repeat)
+    counts = {}
+    if plan.table.counts and not interrupted:
+        from fedtailor.papers.counting import number_of
+
+        counts = {count: number_of(count) for count in plan.table.counts}
+        if keep is not None:
+            keep_counts(keep, plan.table, counts)
+    show(plan, counts, failed, repeat)
     if interrupted:
         raise typer.Exit(fail(f"interrupted; what was reached is kept, go on with: {repeat}", 130))
     if failed:
@@ -169,6 +200,8 @@ def announce(plan: Plan, todo: Sequence[Job], processes: int) -> None:
     from fedtailor.report import words
 
     ready = len(plan.jobs) - len(todo)
+    if plan.table.counts:
+        return say(f"{plan.table.title}: {len(plan.table.counts)} numbers to count")
     cells = f"{len(plan.cells)} of {len(plan.table.cells(plan.scale))} cells, scale {plan.scale}"
     say(f"{plan.table.title}: {cells}, {len(plan.seeds)} seed{'s' if len(plan.seeds) > 1 else ''}")
     if ready:
@@ -187,7 +220,7 @@ def announce(plan: Plan, todo: Sequence[Job], processes: int) -> None:
     say()
 
 
-def show(plan: Plan, failed: Sequence[tuple[str, str]], repeat: str) -> None:
+def show(plan: Plan, counts: Mapping[Count, int], failed: Sequence[tuple[str, str]], repeat: str) -> None:
     """The table and its claims here; the same as Markdown and as a page."""
     from fedtailor.papers import page
     from fedtailor.papers.outcome import Records, outcome
@@ -198,13 +231,14 @@ def show(plan: Plan, failed: Sequence[tuple[str, str]], repeat: str) -> None:
         found = {seed: of_run(folder_of(plan.out, cell, seed), cell, seed) for seed in plan.seeds}
         return {seed: record for seed, record in found.items() if record is not None}
 
-    found = outcome(plan.table, plan.scale, plan.cells, records, plan.refused, failed)
+    found = outcome(plan.table, plan.scale, plan.cells, records, counts, plan.refused, failed)
     screen = console()
     for block in page.blocks(found):
         screen.print(page.as_rich(block))
     if not found.done:
         say("No cell is complete yet, so there is nothing to show.")
         return
+    plan.out.mkdir(parents=True, exist_ok=True)
     for text, number in found.notes.items():
         screen.print(Text(f"{number}. {text}"))
     screen.print(Text(page.caption(found), style="dim"))

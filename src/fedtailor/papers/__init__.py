@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 
-from fedtailor.papers import fedmcsa
+from fedtailor.papers import fedala, fedham, fedmcsa, partialfed, pfedla
 from fedtailor.papers.preset import Table
 from fedtailor.registry import WrongInput
 
-TABLES: dict[str, Table] = {table.id: table for paper in (fedmcsa,) for table in paper.TABLES}
+PAPERS = (pfedla, fedham, partialfed, fedmcsa, fedala)
+TABLES: dict[str, Table] = {table.id: table for paper in PAPERS for table in paper.TABLES}
 
 
 def table(name: str) -> Table:

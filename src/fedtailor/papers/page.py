@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from fedtailor.papers.outcome import Line, Outcome
+from fedtailor.papers.outcome import Counted, Line, Outcome
 from fedtailor.papers.preset import SCALES
 from fedtailor.papers.verdict import Judged, Seeds, deviation, mean
 from fedtailor.report import words
+from fedtailor.report.table import POINTS
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
-HEAD = ("Method", "Ours", "Alone", "Paper", "Difference", "Verdict", "Notes")
+HEAD = ("Method", "Tested", "Ours", "Alone", "Paper", "Difference", "Verdict", "Notes")
+COUNTS = ("Network", "Counted", "As printed", "Paper", "Verdict", "Notes")
+LEFT = ("Method", "Network", "Tested", "Verdict", "Notes")  # aligned so
 ROOM = 20  # comparisons of a claim that are told one by one
 
 
@@ -24,6 +27,7 @@ class Block:
     """One column of the published table: its heading and its rows as text."""
 
     title: str
+    head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
@@ -31,24 +35,35 @@ def blocks(found: Outcome) -> list[Block]:
     """Column by column, what has a number; a column without any is left out."""
     shown = []
     for column in found.columns:
-        lines = [line for line in found.lines if line.column == column and line.ours]
+        lines = [line for line in found.lines if line.column == column and line.verdict != "not run"]
         if lines:
             problem = lines[0].cell.problem
             title = f"{column}, with {problem.label} in its place" if problem.instead_of else column
-            shown.append(Block(title, tuple(row_of(line, found) for line in lines)))
+            shown.append(Block(title, HEAD, tuple(row_of(line, found) for line in lines)))
+    if found.counted:
+        shown.append(Block(found.counted[0].count.column, COUNTS, tuple(count_of(c, found) for c in found.counted)))
     return shown
+
+
+def count_of(counted: Counted, found: Outcome) -> tuple[str, ...]:
+    count, paper = counted.count, f"{counted.printed.mean:g}"
+    told = notes(found, count.differences)
+    return count.row, f"{counted.number:,}", counted.as_printed, paper, counted.verdict, told
+
+
+def notes(found: Outcome, texts: Sequence[str]) -> str:
+    return ", ".join(map(str, sorted(found.notes[text] for text in texts)))
 
 
 def row_of(line: Line, found: Outcome) -> tuple[str, ...]:
     printed = line.printed
     difference = ""
-    if printed is not None and not line.cell.problem.instead_of:
+    if printed is not None and line.ours and not line.cell.problem.instead_of:
         difference = signed(mean(line.ours) - printed.mean)
-    notes = sorted(found.notes[text] for text in line.cell.all_differences)
     return (
-        line.row, spread(line.ours), "" if line.row == found.table.alone else spread(line.alone),
+        line.row, line.point, spread(line.ours), "" if line.row == found.table.alone else spread(line.alone),
         "" if printed is None else number(printed.mean, printed.deviation), difference,
-        "" if line.verdict == "not printed" else line.verdict, ", ".join(map(str, notes)),
+        "" if line.verdict == "not printed" else line.verdict, notes(found, line.differences),
     )  # fmt: skip
 
 
@@ -69,23 +84,28 @@ def signed(value: float) -> str:
 
 def coverage(found: Outcome) -> str:
     """How much of the table there is, and at which scale."""
-    seeds = sorted({seed for line in found.lines for seed in line.ours})
+    if not found.lines:
+        return f"{found.done} of {found.of} numbers counted; {sum(c.verdict == 'exact' for c in found.counted)} exact."
     told = f"{found.done} of {found.of} cells, scale {found.scale} ({SCALES[found.scale]}), "
-    return told + (f"{len(seeds)} seeds." if len(seeds) != 1 else "one seed, so no deviation of ours.")
+    seeds = len(found.seeds)
+    return told + (f"{seeds} seeds." if seeds != 1 else "one seed, so no deviation of ours.")
 
 
 def caption(found: Outcome) -> str:
     """What must stand under every number."""
+    if not found.lines:
+        return "Exact: what is counted, written with the paper's digits, is what it prints."
     readings = list(dict.fromkeys(line.number.reading.words for line in found.lines))
-    points = sorted({line.cell.row for line in found.lines if "point" in line.cell.settings})
     table = found.table
+    several = ", ± the standard deviation over seeds" if len(found.seeds) > 1 else ""
+    points = {line.point for line in found.lines}
     parts = [
-        f"Ours: {'; '.join(readings)}, in per cent, ± the standard deviation over seeds",
+        f"Ours: {'; '.join(readings)}, in per cent{several}",
+        *(f"{point}: {about}" for point, about in POINTS.items() if point in points),
         f"Alone: the same of {table.alone}, every client trained on its own",
         f"Paper: {table.printed.protocol}" if table.printed else "the paper prints no numbers",
         f"met: no further than {table.band:g} from the paper",
         "not compared: the setting differs too much for the two numbers to be held together",
-        *([f"{', '.join(points)}: tested at another point than the method's own"] if points else []),
     ]
     return "; ".join(parts) + "."
 
@@ -109,7 +129,7 @@ def details(judged: Judged) -> list[str]:
     """Each comparison with its difference in points, those against the claim first."""
     order = {"does not hold": 0, "level": 1, "holds": 2}
     compared = sorted(judged.compared, key=lambda one: order[one.holds])
-    lines = [f"{one.column}: {one.better} {signed(one.difference)} against {one.worse}" for one in compared[:ROOM]]
+    lines = [f"{one.place}: {one.better} {signed(one.difference)} against {one.worse}" for one in compared[:ROOM]]
     return [*lines, f"and {len(compared) - ROOM} more"] if len(compared) > ROOM else lines
 
 
@@ -121,8 +141,8 @@ def as_rich(block: Block) -> RichTable:
     from rich.text import Text
 
     table = RichTable(title=block.title, title_justify="left")
-    for title in HEAD:
-        table.add_column(title, justify="left" if title in ("Method", "Verdict", "Notes") else "right", no_wrap=True)
+    for title in block.head:
+        table.add_column(title, justify="left" if title in LEFT else "right", no_wrap=True)
     for row in block.rows:
         table.add_row(*(Text(cell) for cell in row))
     return table
@@ -134,7 +154,7 @@ def as_rich(block: Block) -> RichTable:
 def as_markdown(found: Outcome, level: int = 1) -> str:
     parts = [f"{'#' * level} {found.table.title}", "", coverage(found), ""]
     for block in blocks(found):
-        parts += [f"**{block.title}**", "", *markdown_table(HEAD, block.rows), ""]
+        parts += [f"**{block.title}**", "", *markdown_table(block.head, block.rows), ""]
     parts += [caption(found), ""]
     if found.notes:
         parts += ["Notes:", "", *(f"{number}. {text}" for text, number in found.notes.items()), ""]
@@ -150,7 +170,7 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[s
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|").replace("<", "&lt;") for cell in cells) + " |"
 
-    rule = [":---" if title in ("Method", "Verdict", "Notes") else "---:" for title in head]
+    rule = [":---" if title in LEFT else "---:" for title in head]
     return [line(head), "| " + " | ".join(rule) + " |", *(line(row) for row in rows)]
 
 
@@ -200,4 +220,4 @@ def html_table(block: Block) -> str:
         return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) + "</tr>"
 
     body = "".join(cells("td", row) for row in block.rows)
-    return f'<div class="scroll"><table><thead>{cells("th", HEAD)}</thead><tbody>{body}</tbody></table></div>'
+    return f'<div class="scroll"><table><thead>{cells("th", block.head)}</thead><tbody>{body}</tbody></table></div>'

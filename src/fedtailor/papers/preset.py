@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
@@ -22,8 +22,8 @@ SCALES: Mapping[str, str] = {
     "reduced": "as much as two cores do in hours, with what differs from the paper said",
     "full": "the paper's own setting",
 }
-Over = Literal["macro", "micro"]
-Select = Literal["last", "best", "best_on_validation"]
+Select = Literal["last", "best", "best_on_validation", "when"]
+Quantity = Literal["value", "rounds", "models", "minutes"]
 
 
 @dataclass(frozen=True)
@@ -51,19 +51,29 @@ class Problem:
 class Reading:
     """Which number of a run is meant: what, averaged how, of which round."""
 
-    metric: str = "accuracy"
+    metric: str = "accuracy"  # or something that a method learned: "learned/..."
     over: str = "macro"  # macro: mean over clients; micro: over all test rows; or the name of one client
-    select: Select = "last"
+    select: Select = "last"  # "when": what it took until the metric reached the target
+    target: float = 0.0  # in per cent
+    quantity: Quantity = "value"
 
     @property
     def words(self) -> str:
-        over = {"macro": "mean over clients", "micro": "over the test rows of all clients"}
+        means = {"macro": "mean over clients", "micro": "over the test rows of all clients"}
+        over = means.get(self.over, "each client")
+        if self.select == "when":
+            what = "exchanges of a whole model by a client" if self.quantity == "models" else self.quantity
+            return f"{what} until the {self.metric}, {over}, is {self.target:g} %"
         when = {
             "last": "at the end of the run",
             "best": "in the round where it is best, which flatters every method, as in the paper",
             "best_on_validation": "in the round that is best on validation rows",
         }
-        return f"{self.metric}, {over.get(self.over, f'of {self.over}')}, {when[self.select]}"
+        return f"{self.metric}, {over}, {when[self.select]}"
+
+    @property
+    def unit(self) -> str:
+        return "per cent" if self.quantity == "value" else self.quantity
 
 
 @dataclass(frozen=True)
@@ -86,6 +96,8 @@ class Cell:
     numbers: tuple[Number, ...]
     differences: tuple[str, ...] = ()  # from the paper's setting, in words, beside those of the problem
     comparable: bool = True  # whether so little differs that our number should meet the paper's
+    learned: str = ""  # what the method says it learned is kept of these names
+    stand_in_settings: Mapping[str, Any] = field(default_factory=dict)  # over the others, where data stand in
 
     @property
     def facets(self) -> dict[str, str]:
@@ -112,12 +124,31 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Count:
+    """A number that is counted off a network, without a run."""
+
+    row: str
+    column: str
+    what: Literal["parameters", "weights"]  # all that is trained, or the weights that ALA learns
+    model: str
+    method: str
+    classes: int
+    shape: tuple[int, ...]
+    unit: int  # in what the paper prints it: thousands, millions
+    key: Key
+    cut: bool = False  # whether the paper cuts digits off, where others round
+    differences: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Claim:
     """That some rows of a table are better than others, or no better: by the paper, or a question of ours."""
 
     text: str
-    pairs: tuple[tuple[str, str], ...]  # rows, the better one first
-    columns: tuple[str, ...] = ()  # in these; none: in all that both rows have
+    pairs: tuple[tuple[str, str], ...]  # rows, the better one first; columns, where it is along columns
+    columns: tuple[str, ...] = ()  # in these (or in these rows); none: in all that both have
+    along: Literal["rows", "columns"] = "rows"
+    smaller: bool = False  # is better
     whose: Literal["paper", "ours"] = "paper"
     expects: Literal["better", "level"] = "better"
 
@@ -134,7 +165,8 @@ class Table:
     paper: str
     name: str  # table2, figure5
     title: str
-    make: Callable[[Scale], Iterable[Cell]]
+    make: Callable[[Scale], Iterable[Cell]] = lambda scale: ()
+    counts: tuple[Count, ...] = ()
     claims: tuple[Claim, ...] = ()
     alone: str = "Local"  # the row of training alone, which is shown beside every other
     band: float = 1.0  # points within which a number counts as met
@@ -165,4 +197,6 @@ def instead(cell: Cell) -> Cell:
     """The cell on the data that stand in for its own."""
     problem = cell.problem.stand_in
     assert problem is not None
-    return replace(cell, problem=problem, comparable=False)
+    means = tuple(number for number in cell.numbers if number.reading.over in ("macro", "micro"))
+    settings = {**cell.settings, **cell.stand_in_settings}
+    return replace(cell, problem=problem, settings=settings, numbers=means, comparable=False)  # other clients' names

@@ -43,6 +43,7 @@ class Record:
     steps: tuple[int, ...]  # optimiser steps of all clients up to each of these rounds
     end: Mapping[str, list[float | None]]  # by metric: of each client, at the end of the run
     end_counts: tuple[int, ...]  # test rows of each client
+    learned: Mapping[str, list[list[float | None]]]  # by name: after each of these rounds, of each client
     format: int = FORMAT
 
     def write(self, path: Path) -> None:
@@ -107,7 +108,20 @@ def of_run(folder: Path, cell: Cell, seed: int) -> Record | None:
         bytes=tuple(sums["bytes"]), seconds=tuple(sums["seconds"]), steps=tuple(sums["steps"]),
         end={m: [rounded(v) for v in per_client(last, "test", m)] for m in metrics} if last else {},
         end_counts=tuple(last["test"]["count"]) if last else (),
+        learned=learned(tested, len(run.clients), cell.learned) if cell.learned else {},
     )  # fmt: skip
+
+
+def learned(rows: Sequence[Mapping[str, Any]], clients: int, prefix: str) -> dict[str, list[list[float | None]]]:
+    """The single numbers that clients learned, of names that begin so; the name is kept without that."""
+    found: dict[str, list[list[float | None]]] = {}
+    for place, row in enumerate(rows):
+        for client, told in row["explain"].get("clients", {}).items():
+            for name, value in told.items():
+                if name.startswith(prefix) and isinstance(value, int | float):
+                    series = found.setdefault(name.removeprefix(prefix), [[None] * clients for _ in rows])
+                    series[place][int(client)] = rounded(value)
+    return found
 
 
 def rounded(value: float | None) -> float | None:
@@ -116,8 +130,12 @@ def rounded(value: float | None) -> float | None:
 
 
 def read_off(record: Record, reading: Reading) -> float | None:
-    """The number that is meant, in per cent; None where the run has none (yet)."""
-    if reading.select == "last":
+    """The number that is meant, in per cent or in its own unit; None where the run has none (yet)."""
+    if reading.select == "when":
+        return reached(record, reading)
+    if reading.metric.startswith("learned/"):
+        found = last_learned(record, reading)
+    elif reading.select == "last":
         found = at_the_end(record, reading)
     else:
         series = (record.micro if reading.over == "micro" else record.macro).get(reading.metric, [])
@@ -138,6 +156,26 @@ def at_the_end(record: Record, reading: Reading) -> float | None:
     if any(v is None for v, _ in pairs):  # a client that diverged hides in no mean
         return None
     return sum((v or 0.0) * w for v, w in pairs) / sum(w for _, w in pairs)
+
+
+def last_learned(record: Record, reading: Reading) -> float | None:
+    """Of the last tested round: one client's, or the mean over clients."""
+    values = record.learned.get(reading.metric.removeprefix("learned/"), [[]])[-1]
+    if reading.over in record.clients and values:
+        return values[record.clients.index(reading.over)]
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present) if present else None
+
+
+def reached(record: Record, reading: Reading) -> float | None:
+    """What it took to reach the target; None where it was not reached."""
+    series = (record.micro if reading.over == "micro" else record.macro).get(reading.metric, [])
+    at = next((i for i, value in enumerate(series) if value is not None and 100 * value >= reading.target), None)
+    if at is None:
+        return None
+    if reading.quantity == "models":  # four bytes a parameter; there and back is one exchange
+        return record.bytes[at] / (2 * len(record.clients) * 4 * record.parameters["total"])
+    return record.seconds[at] / 60 if reading.quantity == "minutes" else float(record.rounds[at])
 
 
 def best(values: Sequence[float | None]) -> int:

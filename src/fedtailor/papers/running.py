@@ -73,7 +73,7 @@ def run_one(job: Job, tell: Told) -> str:
                 resume(job.folder, federation=federation, callbacks=listeners)
             else:
                 method = registry.parse("method", cell.method)
-                options = {**cell.settings, "model": problem.model, "seed": job.seed}
+                options = {**cell.settings, "model": problem.model or None, "seed": job.seed}
                 federate(RunSpec.of(federation, method, **options), federation, out=job.folder, callbacks=listeners)
     except (Diverged, WrongInput) as error:
         return str(error)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from fedtailor.papers.preset import Claim
 
-Met = Literal["met", "above", "below", "not compared", "not printed", "not run"]
+Met = Literal["met", "above", "below", "not compared", "not printed", "no number", "not run"]
 Holds = Literal["holds", "does not hold", "level"]
 Seeds = Mapping[int, float]  # by seed, in per cent
 
@@ -26,10 +26,10 @@ def deviation(values: Seeds) -> float | None:
     return math.sqrt(math.fsum((value - middle) ** 2 for value in values.values()) / (len(values) - 1))
 
 
-def met(ours: Seeds, printed: float | None, band: float, comparable: bool) -> Met:
+def met(ours: Seeds, runs: int, printed: float | None, band: float, comparable: bool) -> Met:
     """`met` within the band; a number of another setting is shown beside the paper's and not judged."""
     if not ours:
-        return "not run"
+        return "no number" if runs else "not run"
     if printed is None:
         return "not printed"
     if not comparable:
@@ -41,11 +41,11 @@ def met(ours: Seeds, printed: float | None, band: float, comparable: bool) -> Me
 
 @dataclass(frozen=True)
 class Compared:
-    """Two rows in one column: by how many points the first is better, and what that says."""
+    """Two rows in one column, or two columns in one row: by how much the first is better, and what that says."""
 
     better: str
     worse: str
-    column: str
+    place: str
     difference: float
     holds: Holds
 
@@ -91,14 +91,17 @@ def judge(claim: Claim, numbers: Mapping[tuple[str, str], Seeds], columns: Seque
     Level are two rows whose difference is within the margin, or within two standard errors of the mean over seeds.
     """
     found, missing = [], 0
+    rows = list(dict.fromkeys(row for row, _ in numbers))
     for better, worse in claim.pairs:
-        for column in claim.columns or columns:
-            one, other = numbers.get((better, column), {}), numbers.get((worse, column), {})
+        for place in claim.columns or (columns if claim.along == "rows" else rows):
+            one, other = (
+                numbers.get((name, place) if claim.along == "rows" else (place, name), {}) for name in (better, worse)
+            )
             differences = {seed: one[seed] - other[seed] for seed in one.keys() & other.keys()}
             if not differences:
                 missing += 1
                 continue
-            difference, spread = mean(differences), deviation(differences)
+            difference, spread = mean(differences) * (-1 if claim.smaller else 1), deviation(differences)
             noise = 0.0 if spread is None else 2 * spread / math.sqrt(len(differences))
-            found.append(Compared(better, worse, column, difference, held(claim, difference, max(margin, noise))))
+            found.append(Compared(better, worse, place, difference, held(claim, difference, max(margin, noise))))
     return Judged(claim, tuple(found), missing)
