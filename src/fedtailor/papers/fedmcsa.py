@@ -22,7 +22,7 @@ ROUNDS: Mapping[Scale, int] = {"quick": 30, "reduced": 200, "full": 800}
 
 DIGITS = Problem(
     "digits", "MLR", "digits", f"class_pairs({SPLIT})", "mlr", clients=20, rows=1348, tests=449, instead_of="MNIST",
-    differences=("the 1,797 digits of the package, 28 x 28 in colour and six styles, stand in for MNIST's 70,000; 15 rounds",),
+    differences=("the package's 1,797 digits, in colour and six styles, in place of MNIST's 70,000", "15 rounds"),
 )  # fmt: skip
 SYNTHETIC = Problem(
     "Synthetic", "MLR", "synthetic(alpha=0.5, beta=0.5)", f"natural({SPLIT})", "mlr", 100, 154_346, 51_449

@@ -60,8 +60,8 @@ def fixed(strategy: str, scale: Scale, printed: str) -> Cell:
     return cell(strategy, f"PartialFedFix(strategy='{strategy}')", scale, ("PartialFed-Fix", printed))
 
 
-def local(scale: Scale) -> Cell:
-    return cell("Single", "Local()", scale, ("Single", "-"))
+def local(scale: Scale, printed: tuple[str, str] | None = None) -> Cell:
+    return cell("Single", "Local()", scale, printed)
 
 
 BOTTOM_UP = ("s1", "s1-s2", "s1-s3", "s1-s4")
@@ -101,7 +101,7 @@ def adaptive(level: str) -> str:
 
 
 def table4(scale: Scale) -> Iterator[Cell]:
-    yield local(scale)
+    yield local(scale, ("Single", "-"))
     yield cell("All", "Centralised()", scale, ("All", "-"))
     yield cell("FedAvg", "FedAvg()", scale, ("FedAvg", "-"))
     yield cell("FedProx", "FedProx(mu=0.01)", scale, ("FedProx", "-"), differences=("mu 0.01, which is not stated",))
