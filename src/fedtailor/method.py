@@ -125,8 +125,11 @@ class Method:
         return None
 
     def explain(self, client: Client, state: State, got: Received) -> dict[str, Tensor]:
-        """Small named tensors, of constant shape, that show what the client learned; docs/reference/run-folder.md has the
-        names by which they are drawn. They are the client's: a real site hands them on only where it has agreed to."""
+        """Small named tensors, of constant shape, that show what the client learned.
+
+        docs/reference/run-folder.md has the names by which they are drawn. They are the client's: a simulation records
+        them, a real site hands them on only where it has agreed to.
+        """
         return {}
 
     def init_server(self, fed: Fed, model: Tree) -> State:
