@@ -15,7 +15,7 @@ from calling import FINDS_US, Call
 from fedtailor.cli.options import read_file
 
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
-NAMES = ("compare", "resume", "run-file", "plugin", "own-data")
+NAMES = ("compare", "resume", "run-file", "plugin", "own-data", "explain")
 
 
 def blocks(page: str, language: str) -> list[str]:

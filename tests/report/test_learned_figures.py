@@ -169,7 +169,7 @@ def test_mass_by_hand() -> None:
     assert found.each_far == pytest.approx((0.2 / 3 + 0.2 + 0 + 0.1 + 0.1) / 5)
     assert found.ratio == pytest.approx(0.18 / (1.4 / 15))
     assert in_words(found) == (
-        "A client gives each other of its own group 1.9 times what it gives each client of other groups."
+        "On average a client gives each other of its own group 1.9 times what it gives each client of other groups."
     )
     uniform = mass(Map("", tuple(range(5)), tuple(range(5)), np.full((5, 5), 0.2)), sites)
     assert uniform.ratio == pytest.approx(1) and "as much as" in in_words(uniform)
