@@ -167,7 +167,7 @@ class Driver:
         index = torch.tensor(cohort)
         server, up = self.server, [0] * n
         if method.trains == "all":  # the drawn clients first send what they trained since they were last drawn
-            boxes = {i: self.kept[i]["outbox"] for i in cohort}
+            boxes = self.outboxes(cohort)
             up = [tree.nbytes(boxes[i]) if i in boxes else 0 for i in range(n)]
             server = self.aggregate(fed, server, boxes)
         payload = method.send(fed, server, index)
@@ -207,6 +207,10 @@ class Driver:
         row = plain(row)  # what is kept in memory is what a record gives back
         self.round, self.server, self.kept, self.rows = number, server, kept, [*self.rows, row]
         return row
+
+    def outboxes(self, cohort: Sequence[int]) -> dict[int, State]:
+        """What the drawn clients trained since they were last drawn, where all clients train."""
+        return {i: self.kept[i]["outbox"] for i in cohort}
 
     def collect(self, work: Sequence[Work], number: int, examine: bool) -> dict[int, Reply]:
         replies = {}
@@ -290,8 +294,8 @@ class Driver:
         exams = {site: exam for _, exams in answers for site, exam in exams.items()}
         n, total = self.data.n, time.perf_counter() - began
         steps = [
-            schedule.steps_of(len(s.rows), self.spec.batch, self.common.finish_epochs, None, s.client(1).smallest)
-            for s in self.sites
+            schedule.steps_of(rows, self.spec.batch, self.common.finish_epochs, None, self.sites[0].client(1).smallest)
+            for rows in self.data.sizes.tolist()
         ]
         row: Row = {
             "round": self.round, "finish": True, "cohort": list(range(n)), "trainers": [], "point": self.common.point,
