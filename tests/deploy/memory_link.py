@@ -70,7 +70,8 @@ def member_of(federation: Federation, name: str, folder: Path, **options: Any) -
 
 def mail_of(federation: Federation, link: MemoryLink, folder: Path, **options: Any) -> Mail:
     return Mail(
-        link, settings_of(federation, **options), federation.clients, lambda name: Seal(FEDERATION, secret(name)),
+        link, settings_of(federation, **options), federation.clients, [str(group) for group in federation.groups],
+        lambda name: Seal(FEDERATION, secret(name)),
         Numbers(folder / "numbers.json"), Events(folder / "events.jsonl"),
     )  # fmt: skip
 

@@ -42,7 +42,8 @@ class Coordinator(Driver):
     def __init__(self, spec: RunSpec, mail: Mail, rows_file: Path):
         self.mail, self.rows_file = mail, rows_file
         self.rows_of = read_rows(rows_file) | {name: guest.rows for name, guest in mail.guests.items()}
-        self.outline = outline(mail.settings.name, mail.settings.form, mail.names, self.held(), spec.model)
+        settings = mail.settings
+        self.outline = outline(settings.name, settings.form, mail.names, mail.groups, self.held(), spec.model)
         self.remote = Remote(self)
         super().__init__(spec, self.outline, self.remote)
         self.combine = robust.read(mail.settings.combine)
@@ -117,7 +118,7 @@ class Coordinator(Driver):
         tensors = {path: wire.outline(tensor) for path, tensor in self.initial.items()}
         return {
             "spec": self.spec.to_dict(), "name": settings.name, "clients": list(self.mail.names),
-            "me": self.mail.names.index(name), "held": self.held(), "form": settings.form.to_dict(), "tensors": tensors,
+            "groups": list(self.mail.groups), "me": self.mail.names.index(name), "held": self.held(), "form": settings.form.to_dict(), "tensors": tensors,
         }, {}  # fmt: skip
 
     def admit(self, names: Sequence[str]) -> list[str]:

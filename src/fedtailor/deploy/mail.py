@@ -55,6 +55,7 @@ class Mail:
     link: Link
     settings: Settings
     names: Sequence[str]  # the sites by number
+    groups: Sequence[str]  # and the group that each belongs to
     seal_of: Callable[[str], Seal | None]  # None: revoked
     numbers: Numbers
     events: Events

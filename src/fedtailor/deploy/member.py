@@ -127,7 +127,8 @@ class Member:
         check_form(self.own, form)
         spec = replace(RunSpec.from_dict(about["spec"]), device=self.device)
         check_method(spec.method, "mean")
-        whole = outline(about["name"], form, about["clients"], about["held"], spec.model, about["me"], self.own)
+        names, groups, held = about["clients"], about["groups"], about["held"]
+        whole = outline(about["name"], form, names, groups, held, spec.model, about["me"], self.own)
         if about["clients"][about["me"]] != self.name:
             raise BadMessage("the server takes this site for another one")
         place = Place(spec, whole, about["me"], self.threads)

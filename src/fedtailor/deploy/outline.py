@@ -39,8 +39,8 @@ class Outline(Federation):
 
 
 def outline(
-    name: str, form: Form, clients: Sequence[str], held: Sequence[int], model: Any, me: int | None = None,
-    own: Federation | None = None,
+    name: str, form: Form, clients: Sequence[str], groups: Sequence[str], held: Sequence[int], model: Any,
+    me: int | None = None, own: Federation | None = None,
 ) -> Outline:  # fmt: skip
     """The outline of a federation; site `me` holds the rows of `own`, a federation of one client."""
     none = torch.empty(0, dtype=torch.int64)
@@ -48,13 +48,14 @@ def outline(
     def lists(rows: tuple[Tensor, ...] | None) -> tuple[Tensor, ...]:
         return tuple(rows[0] if rows is not None and i == me else none for i in range(len(clients)))
 
+    named = tuple(dict.fromkeys(groups))
     floating = form.task == "regression"
     return Outline(
         name=name, x=own.x if own else torch.empty(0, *form.shape),
         y=own.y if own else torch.empty(0, dtype=torch.float32 if floating else torch.int64),
         train=lists(own and own.train), validation=lists(own and own.validation), test=lists(own and own.test),
-        clients=tuple(clients), groups=(0,) * len(clients), group_names=("all",), classes=form.classes, task=form.task,
-        model=model, held=tuple(held), source=f"federation {name}",
+        clients=tuple(clients), groups=tuple(map(named.index, groups)), group_names=named, classes=form.classes,
+        task=form.task, model=model, held=tuple(held), source=f"federation {name}",
     )  # fmt: skip
 
 

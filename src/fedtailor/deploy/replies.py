@@ -89,15 +89,15 @@ class Reader:
         y = torch.zeros(1) if self.task.outputs(2) == 1 else torch.zeros(1, dtype=torch.int64)
         return self.task.statistics(out, y)
 
-    def explained(self, state: Any) -> dict[str, Tensor]:
+    def explained(self, state: Any) -> Tree:
         """Small tensors that a site chose to show."""
         if not state:
             return {}
-        if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
-            raise BadMessage("what it explains is not a list of tensors")
+        if not isinstance(state, Mapping):
+            raise BadMessage("what it explains has no names")
         if tree.nbytes(state) > MOST_EXPLAINED:
             raise BadMessage("what it explains is too large")
-        return dict(state)
+        return tree.flatten(state)  # a method's names may hold a /
 
 
 def outliers(replies: Mapping[int, Reply]) -> dict[int, str]:
