@@ -21,7 +21,7 @@ from fedtailor import schedule, tree
 from fedtailor.deploy import replies, robust, wire
 from fedtailor.deploy.envelope import Letter
 from fedtailor.deploy.mail import GREETING, Mail
-from fedtailor.deploy.outline import Outline, outline
+from fedtailor.deploy.outline import outline
 from fedtailor.deploy.replies import Reader
 from fedtailor.deploy.wire import BadMessage
 from fedtailor.driver import Driver
@@ -99,7 +99,11 @@ class Coordinator(Driver):
     def exams(self, kind: str, parts: Mapping[int, Part], need: int) -> dict[int, Exam]:
         reader = self.reader({})
         found: dict[int, Exam] = {}
-        for _, exam in self.remote.gather(kind, parts, need, lambda i, answer: reader.exam(i, answer.state.get("exam"))):
+
+        def read(i: int, answer: Letter) -> dict[int, Exam]:
+            return reader.exam(i, answer.state.get("exam"))
+
+        for _, exam in self.remote.gather(kind, parts, need, read):
             found |= exam
         return dict(sorted(found.items()))
 
@@ -118,7 +122,8 @@ class Coordinator(Driver):
         tensors = {path: wire.outline(tensor) for path, tensor in self.initial.items()}
         return {
             "spec": self.spec.to_dict(), "name": settings.name, "clients": list(self.mail.names),
-            "groups": list(self.mail.groups), "me": self.mail.names.index(name), "held": self.held(), "form": settings.form.to_dict(), "tensors": tensors,
+            "groups": list(self.mail.groups), "me": self.mail.names.index(name), "held": self.held(),
+            "form": settings.form.to_dict(), "tensors": tensors,
         }, {}  # fmt: skip
 
     def admit(self, names: Sequence[str]) -> list[str]:

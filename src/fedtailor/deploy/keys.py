@@ -35,13 +35,13 @@ class SiteKeys:
 
     key_id: str
     private: str  # in OpenSSH's format
-    public: str
+    public: str  # PEM
     secret: str  # hexadecimal
 
     @classmethod
     def draw(cls) -> SiteKeys:
         key = ec.generate_private_key(ec.SECP384R1())
-        public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+        public = key.public_key().public_bytes(PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
         private = key.private_bytes(PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
         return cls(secrets.token_hex(8), private.decode(), public.decode(), secrets.token_hex(32))
 
@@ -82,9 +82,7 @@ def make_server_certificate(folder: Path, host: str, days: int) -> None:
         _certificate(_name(host), authority.subject, key.public_key(), days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False
-        )
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
     )
     write_private(folder / "server.key", _private(key))
     write_public(folder / "server.crt", builder.sign(authority_key, hashes.SHA384()).public_bytes(PEM))
@@ -97,7 +95,7 @@ def check_own(authority: Path, certificate: Path, key: Path, host: str) -> None:
         x509.load_pem_x509_certificates(authority.read_bytes())
         private = serialization.load_pem_private_key(key.read_bytes(), None)
     except (OSError, ValueError, TypeError) as error:
-        raise WrongInput(f"the certificates cannot be read ({error}); give PEM files, the key without a password") from None
+        raise WrongInput(f"the certificates cannot be read ({error}); give PEM files, the key unlocked") from None
     here = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     if signed.public_key().public_bytes(*here) != private.public_key().public_bytes(*here):
         raise WrongInput(f"{key} is not the key of {certificate}; give the two that were made together")
@@ -107,7 +105,7 @@ def check_own(authority: Path, certificate: Path, key: Path, host: str) -> None:
         names = x509.SubjectAlternativeName([])
     known = [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
     if host not in known:
-        raise WrongInput(f"{certificate} is for {', '.join(known) or 'no host'}, not for {host}; give --host one of them")
+        raise WrongInput(f"{certificate} is for {', '.join(known) or 'no host'}, not for {host}; change --host")
 
 
 def expiry(certificate: Path) -> dt.datetime:

@@ -28,7 +28,9 @@ class Link(Protocol):
         """The sites that are there, each with a mark that changes when it was away and came back."""
         ...
 
-    def exchange(self, letters: Mapping[str, Callable[[], Sealed]], deadline: float) -> Iterator[tuple[str, Sealed | Lost]]:
+    def exchange(
+        self, letters: Mapping[str, Callable[[], Sealed]], deadline: float
+    ) -> Iterator[tuple[str, Sealed | Lost]]:
         """The answers as they come, each site's once; ends when all came, or `deadline` seconds after the start.
 
         Letters are made when they are sent, so that not all of them are in memory at once. A site that is

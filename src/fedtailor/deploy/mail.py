@@ -157,7 +157,7 @@ def read_guest(about: Mapping[str, Any], mark: str) -> Guest:
     """What a site says of itself, checked."""
     if about.get("fedtailor") != __version__:
         raise BadMessage(
-            f"it has fedtailor {str(about.get('fedtailor'))[:30]} and the server {__version__}; install the same version"
+            f"it has fedtailor {str(about.get('fedtailor'))[:30]}, the server {__version__}; install the same version"
         )
     rows, have = about.get("rows"), about.get("have")
     for what in (rows, have):

@@ -106,8 +106,8 @@ class Member:
     def hello(self, about: Mapping[str, Any], state: State) -> Answer:
         if about.get("fedtailor") != __version__:
             raise BadMessage(
-                f"the server has fedtailor {about.get('fedtailor')} and site {self.name} has {__version__}; install the "
-                "same version"
+                f"the server has fedtailor {about.get('fedtailor')} and site {self.name} has {__version__}; install "
+                "the same version"
             )
         check_form(self.own, Form.from_dict(about["form"]))
         self.say(f"the server of {about['name']} is there")
@@ -134,10 +134,11 @@ class Member:
         place = Place(spec, whole, about["me"], self.threads)
         found = {path: wire.outline(tensor) for path, tensor in place.initial.items()}
         if found != about["tensors"]:
-            odd = sorted(path for path in found.keys() | about["tensors"].keys() if found.get(path) != about["tensors"].get(path))
+            told = about["tensors"]
+            odd = sorted(path for path in found.keys() | told.keys() if found.get(path) != told.get(path))
             raise BadMessage(
                 f"the model {spec.model} is another one at site {self.name} (its {odd[0]!r} is "
-                f"{found.get(odd[0])}, at the server {about['tensors'].get(odd[0])}); install the same plugin"
+                f"{found.get(odd[0])}, at the server {told.get(odd[0])}); install the same plugin"
             )
         self.place = place
         self.say(f"takes part with {spec.method!r}, {spec.rounds} rounds, {len(about['clients'])} sites")
@@ -185,7 +186,7 @@ class Member:
         self.store.save_final(about["round"], model)
         self.store.note("result", {"round": about["round"], "point": place.common.point, **self.metrics(exam)})
         self.finished = True
-        self.say(f"the federation has finished after round {about['round']}; the personal model is in {self.store.path}")
+        self.say(f"the federation has finished; the personal model is in {self.store.path}")
         return {}, {"exam": exam.get(place.me, {})}
 
     def metrics(self, exam: Mapping[int, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Ways of combining uploads that a few odd ones cannot bend much, for methods that only need sums.
 
-Such a method never looks at a single upload, only at their mean. So every upload is replaced by the robust centre of all
-(or by one of bounded length), and the method's own aggregation does the rest.
+Such a method never looks at a single upload, only at their mean. So every upload is replaced by the robust centre of
+all (or by one of bounded length), and the method's own aggregation does the rest.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ def read(written: str) -> Combine:
         number = math.nan
     if match is None or needs == math.isnan(number) or (not needs and match[2]):
         raise WrongInput(f"combine = {written!r} is not possible; write {ALLOWED}")
-    if match[1] == "trimmed_mean" and not 0 <= number < 0.5 or match[1] == "norm_bound" and not 0 < number < math.inf:
+    if (match[1] == "trimmed_mean" and not 0 <= number < 0.5) or (
+        match[1] == "norm_bound" and not 0 < number < math.inf
+    ):
         raise WrongInput(f"combine = {written!r} is not possible; write {ALLOWED}")
     return Combine(match[1], number)
 
@@ -84,7 +86,7 @@ def check(written: str, method: Method) -> None:
     """That a method can do with sums, if they are to be robust ones."""
     if read(written).name != "mean" and method.sees != "sums":
         raise WrongInput(
-            f"combine = {written!r} replaces single uploads, and {method!r} looks at them; write combine = \"mean\""
+            f'combine = {written!r} replaces single uploads, and {method!r} looks at them; write combine = "mean"'
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,15 +53,13 @@ class Settings:
     norm_limit: float = 1000.0
     combine: str = "mean"
     largest_letter: int = 2 << 30
-    keep_serving: float = 0.0
-    threads: int = field(default=0)
 
     def spec(self) -> RunSpec:
         """What is run: a checkpoint after every round, and a site that diverges loses its round."""
         options = {"on_nan": "drop", "model": None, **self.run, "checkpoint_every": 1}
         method = registry.parse("method", options.pop("method", "FedAvg"))
         if not isinstance(method, Method):
-            raise WrongInput(f"{FILE}: method is not a method; write one such as \"FedAvg\"")
+            raise WrongInput(f'{FILE}: method is not a method; write one such as "FedAvg"')
         check_method(method, self.combine)
         return RunSpec(method=method, **options)
 
@@ -69,7 +67,7 @@ class Settings:
 def check_method(method: Method, combine: str) -> None:
     """What a simulation can do with everybody's rows, a federation cannot."""
     if method.pools:
-        raise WrongInput(f"{method!r} trains on everybody's rows in one place, which is what a federation is there to avoid")
+        raise WrongInput(f"{method!r} trains on everybody's rows in one place, which is what a federation avoids")
     if method.public_share:
         raise WrongInput(
             f"{method!r} needs public rows, and a federation over a network has none to give out yet; simulate it, or "
@@ -81,7 +79,6 @@ def check_method(method: Method, combine: str) -> None:
 _HINTS: dict[str, Any] = {
     "name": str, "id": str, "host": str, "port": int, "listen": str, "plugin": tuple[str, ...], "quorum": int,
     "deadline": float, "patience": float, "norm_limit": float, "combine": str, "largest_letter": int,
-    "keep_serving": float, "threads": int,
 }  # fmt: skip
 _FORM: dict[str, Any] = {"task": str, "classes": tuple[str, ...], "shape": tuple[int, ...]}
 _FIXED = ("checkpoint_every", "runner", "device")  # of a run, and not the server's to choose
@@ -104,7 +101,8 @@ def read(folder: Path) -> Settings:
     found["plugin"] = tuple(str(folder / plugin) for plugin in found.get("plugin", ()))
     run = {key: float(value) if hints[key] is float else value for key, value in run.items()}
     settings = Settings(form=Form.from_dict(form), run=run, **found)
-    for name, least in (("quorum", 1), ("deadline", 1), ("patience", 0), ("norm_limit", 0), ("largest_letter", 1 << 20)):
+    leasts = {"quorum": 1, "deadline": 1, "patience": 0, "norm_limit": 0, "largest_letter": 1 << 20}
+    for name, least in leasts.items():
         if getattr(settings, name) < least:
             raise WrongInput(f"{path}: {name} = {getattr(settings, name)} is not possible; it must be {least} or more")
     return settings
@@ -144,6 +142,7 @@ quorum = {settings.quorum}  # answers that a round needs; with fewer by the dead
 deadline = {settings.deadline}  # seconds for a site to answer; what comes later is ignored
 patience = {settings.patience}  # seconds to wait for sites that are away, before a start and when one drops out
 norm_limit = {settings.norm_limit}  # an upload longer than so many times what was sent is dropped
+largest_letter = {settings.largest_letter}  # bytes; a larger one is dropped
 combine = {value(settings.combine)}  # "mean"; or "median", "trimmed_mean(0.1)", "norm_bound(1.0)" against odd uploads
 plugin = {value(settings.plugin)}  # your own Python files, beside this one; sites need them too, from you
 

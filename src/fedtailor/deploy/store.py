@@ -69,7 +69,7 @@ class Store:
         self._write(self._file(round), pack(round, state), f"the state after round {round}")
         older = [other for other in self.rounds() if other <= base]
         for other in self.rounds():
-            if other > base and other != round or other in older[:-KEPT]:
+            if (other > base and other != round) or other in older[:-KEPT]:
                 self._file(other).unlink(missing_ok=True)
 
     def load(self, round: int) -> State:
