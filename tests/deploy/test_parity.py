@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import memory_link as memory
 import pytest
+from small import SmallNet, method_named, small_federation, small_spec
 
 from fedtailor import Driver, registry, tree
 from fedtailor.deploy.wire import leaves
 from fedtailor.runners.sequential import Sequential
-from small import SmallNet, method_named, small_federation, small_spec
-
-import memory_link as memory
 
 
 def same(one: Any, other: Any) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from fedtailor.cli import federation
+from fedtailor.cli import federation, personal
 from fedtailor.cli.data import data
 from fedtailor.cli.explain import explain
 from fedtailor.cli.look import cite, inspect_, list_, report
@@ -32,12 +33,13 @@ app = typer.Typer(
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Run": (demo, run, compare, resume),
     "Look": (report, explain, list_, inspect_, cite, data),
-    "Federate over a network": (federation.serve, federation.join),
+    "Federate over a network": (federation.serve, federation.join, personal.export, personal.predict),
 }
 for panel, doings in _COMMANDS.items():
     for doing in doings:
         app.command(doing.__name__.rstrip("_"), rich_help_panel=panel)(interruptible(doing))
 app.add_typer(federation.app, name="federation", rich_help_panel="Federate over a network")
+app.add_typer(personal.app, name="state", rich_help_panel="Federate over a network")
 
 
 def _say_version(asked: bool) -> None:

@@ -282,5 +282,25 @@ def join(
         raise typer.Exit(130) from None
 
 
-for command in (init, invite, rotate, revoke, status, logs, stop):
+def demo(
+    out: Annotated[Path | None, typer.Option("--out", help="Folder; one under runs/ if not given.")] = None,
+    method: Annotated[str, typer.Option("--method", metavar="NAME", help="Method.")] = "fedbn",
+) -> None:
+    """Run a server and three sites on this machine, as processes of their own: takes less than two minutes."""
+    from fedtailor.cli.terminal import show_results
+    from fedtailor.deploy.demo import carry_out, set_up
+
+    path = out or o.new_folder("federation-demo")
+    if path.exists():
+        raise WrongInput(f"{path} is there already; give another --out")
+    set_up(path, repr(_method(method)))
+    say(f"In {path}: the server's folder, a bundle and the state of each site, and sites.log, what the sites say.")
+    code = carry_out(path, say)
+    if code:
+        raise typer.Exit(code)
+    show_results([path / "server" / "run"])
+    say(f"Each site keeps its personal model: fedtailor export {path}/plain-1-state")
+
+
+for command in (init, invite, rotate, revoke, status, logs, stop, demo):
     app.command(command.__name__)(interruptible(command))

@@ -45,6 +45,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from fedtailor.deploy.envelope import Sealed
 from fedtailor.deploy.flower_letters import array, sealed_of
 from fedtailor.deploy.link import Lost
+from fedtailor.deploy.store import held
 
 ROUTES = "/v1/fleet/"  # all that sites may reach
 MOST_REQUEST = 8 << 20  # bytes; Flower cuts messages into objects of 5 MB
@@ -62,7 +63,8 @@ WAL = 64 << 20  # bytes of the database's journal above which it is written back
 def open_state(database: Path) -> tuple[Any, Any]:
     """Flower's state on the database; with small caches, for messages are read once."""
     _, factory = get_objectstore_linkstate_factories(str(database), get_federation_manager(is_simulation=False))
-    state = factory.state()
+    with held(database.with_suffix(".lock"), "", wait=True):  # two processes would both make the tables
+        state = factory.state()
 
     def lean(connection: Any, _: Any) -> None:
         connection.execute("PRAGMA cache_size = -4000")

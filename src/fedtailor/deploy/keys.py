@@ -109,7 +109,8 @@ def check_own(authority: Path, certificate: Path, key: Path, host: str) -> None:
 
 
 def expiry(certificate: Path) -> dt.datetime:
-    return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
+    end: dt.datetime = x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
+    return end
 
 
 def write_private(path: Path, data: bytes) -> None:
@@ -157,4 +158,5 @@ def _certificate(
 
 
 def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    written: bytes = key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return written

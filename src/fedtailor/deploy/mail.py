@@ -159,10 +159,13 @@ def read_guest(about: Mapping[str, Any], mark: str) -> Guest:
         raise BadMessage(
             f"it has fedtailor {str(about.get('fedtailor'))[:30]}, the server {__version__}; install the same version"
         )
-    rows, have = about.get("rows"), about.get("have")
-    for what in (rows, have):
-        if not isinstance(what, list) or not all(type(number) is int and 0 <= number < 2**40 for number in what):
-            raise BadMessage("its hello is not one")
+    rows, have = _counts(about.get("rows")), _counts(about.get("have"))
     if len(rows) != 3 or rows[0] < 1:
         raise BadMessage("it has no training row")
     return Guest(mark, (rows[0], rows[1], rows[2]), tuple(sorted(have)))
+
+
+def _counts(value: Any) -> list[int]:
+    if not isinstance(value, list) or not all(type(count) is int and 0 <= count < 2**40 for count in value):
+        raise BadMessage("its hello is not one")
+    return value

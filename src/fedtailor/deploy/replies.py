@@ -64,7 +64,7 @@ class Reader:
         if personal:
             raise BadMessage(f"its upload holds the personal {sorted(personal)[0]!r}")
         limit = self.norm_limit * (1 + robust.length(self.sent or self.example))
-        for part in (model, extra):
+        for part in (dict(model), dict(extra)):
             length = robust.length(part)
             if length > limit:
                 raise BadMessage(f"its upload has norm {length:.3g}, above the limit of {limit:.3g} (norm_limit)")
