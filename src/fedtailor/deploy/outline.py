@@ -53,7 +53,8 @@ def outline(
     return Outline(
         name=name, x=own.x if own else torch.empty(0, *form.shape),
         y=own.y if own else torch.empty(0, dtype=torch.float32 if floating else torch.int64),
-        train=lists(own.train if own else None), validation=lists(own.validation if own else None), test=lists(own.test if own else None),
+        train=lists(own.train if own else None),
+        validation=lists(own.validation if own else None), test=lists(own.test if own else None),
         clients=tuple(clients), groups=tuple(map(named.index, groups)), group_names=named, classes=form.classes,
         task=form.task, model=model, held=tuple(held), source=f"federation {name}",
     )  # fmt: skip
