@@ -53,7 +53,7 @@ class MemoryLink:
 
 
 def form_of(federation: Federation) -> Form:
-    return Form(federation.task, federation.classes, tuple(federation.x.shape[1:]))
+    return Form.of(federation)
 
 
 def settings_of(federation: Federation, **options: Any) -> Settings:

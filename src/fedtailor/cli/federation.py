@@ -82,7 +82,7 @@ def init(
     run: dict[str, Any] = {"method": repr(spec.method), "model": model or like.model}
     run |= {key: getattr(spec, key) for key in dict.fromkeys(["rounds", *like.settings]) if key not in run}
     chosen = Settings(
-        name=name, id="", host=host, port=port, form=Form(like.task, like.classes, tuple(like.x.shape[1:])), run=run,
+        name=name, id="", host=host, port=port, form=Form.of(like), run=run,
         listen=listen, plugin=tuple(Path(path).name for path in plugins), quorum=quorum,
     )  # fmt: skip
     own = (given[0], given[1], given[2]) if given else None

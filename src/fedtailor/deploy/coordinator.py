@@ -25,10 +25,10 @@ from fedtailor.deploy.outline import outline
 from fedtailor.deploy.replies import Reader
 from fedtailor.deploy.wire import BadMessage
 from fedtailor.driver import Driver
-from fedtailor.method import Fed, Payload, Received
+from fedtailor.method import Fed, Received
 from fedtailor.record import to_json, write_atomically
-from fedtailor.runners import Work
-from fedtailor.site import Exam, Reply
+from fedtailor.runners import Exams, Work
+from fedtailor.site import Reply, Site
 from fedtailor.spec import RunSpec
 from fedtailor.tree import State, Tree
 
@@ -80,32 +80,6 @@ class Coordinator(Driver):
             payload = self.common.method.send(fed, server, torch.tensor(cohort))
             uploads = self.combine(uploads, self.message(payload, 0, cohort[0]).model)
         return super().aggregate(fed, server, uploads)
-
-    def examine_others(
-        self, others: Sequence[int], payload: Payload, kept: Sequence[State], number: int
-    ) -> dict[int, Exam]:
-        got = self.broadcast(payload)
-        parts = {
-            i: question(number, int(kept[i]["round"]), None if got is None else replace(got, me=i)) for i in others
-        }
-        return self.exams("examine", parts, 0)
-
-    def final_exams(self, delivery: Sequence[Received]) -> dict[int, Exam]:
-        settings = self.mail.settings
-        self.mail.wait(self.mail.names, settings.quorum, settings.patience)
-        parts = {i: question(self.round, self.base(i), delivery[i]) for i in range(self.data.n)}
-        return self.exams("finish", parts, settings.quorum)
-
-    def exams(self, kind: str, parts: Mapping[int, Part], need: int) -> dict[int, Exam]:
-        reader = self.reader({})
-        found: dict[int, Exam] = {}
-
-        def read(i: int, answer: Letter) -> dict[int, Exam]:
-            return reader.exam(i, answer.state.get("exam"))
-
-        for _, exam in self.remote.gather(kind, parts, need, read):
-            found |= exam
-        return dict(sorted(found.items()))
 
     def reader(self, sent: Tree) -> Reader:
         example = tree.drop(self.initial, self.private)
@@ -182,6 +156,21 @@ class Remote:
                 self.drop(i, "it sent no upload")
                 continue
             yield reply
+
+    def begin(self, sites: Sequence[Site]) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+    def examine(self, work: Iterable[Work], round: int, final: bool = False) -> Iterator[tuple[int, Exams]]:
+        settings, reader = self.mail.settings, self.driver.reader({})
+        if final:
+            self.mail.wait(self.mail.names, settings.quorum, settings.patience)
+        parts = {one.site.number: question(round, int(one.kept["round"]), one.got) for one in work}
+        kind, need = ("finish", settings.quorum) if final else ("examine", 0)
+        found = dict(self.gather(kind, parts, need, lambda i, answer: reader.exam(i, answer.state.get("exam"))))
+        yield from sorted(found.items())
 
     def drop(self, i: int, reason: str) -> None:
         self.mail.events.note("dropped", self.mail.names[i], reason)

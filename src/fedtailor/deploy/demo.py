@@ -34,7 +34,7 @@ def set_up(path: Path, method: str) -> Folder:
     run = {"method": method, "model": like.model, "rounds": ROUNDS, "epochs": 4, "batch": 16, "lr": 0.05}
     chosen = Settings(
         name="demo", id="", host="127.0.0.1", port=free_port(), quorum=len(SITES), run=run,
-        form=Form(like.task, like.classes, tuple(like.x.shape[1:])),
+        form=Form.of(like),
     )  # fmt: skip
     folder = Folder.create(path / "server", chosen, None, 30)
     for site in SITES:

@@ -43,6 +43,7 @@ class Card:
     task: str
     classes: list[str]
     shape: list[int]
+    words: int
     round: int
     point: str
     metrics: Mapping[str, Any] = field(default_factory=dict)
@@ -51,7 +52,7 @@ class Card:
     def net(self) -> nn.Module:
         """The network, built with what is installed here; its values are still to be filled in."""
         outputs = task.of(self.task).outputs(len(self.classes))
-        net = make(self.model, classes=outputs, shape=tuple(self.shape), seed=self.seed)
+        net = make(self.model, classes=outputs, shape=tuple(self.shape), seed=self.seed, words=self.words or None)
         built: nn.Module = registry.parse("method", self.method).build(net)
         return built
 
@@ -85,7 +86,7 @@ def _of_run(path: Path, client: str | None) -> tuple[Card, nn.Module]:
     spec, data = driver.spec, driver.federation
     return Card(
         client, repr(spec.method), info["model"], spec.seed, data.task, list(data.classes), list(data.x.shape[1:]),
-        driver.round, driver.common.point, {"test": metrics},
+        data.words or 0, driver.round, driver.common.point, {"test": metrics},
     ), module  # fmt: skip
 
 
@@ -102,7 +103,7 @@ def _of_state(path: Path, client: str | None) -> tuple[Card, nn.Module]:
     metrics = {part: result[part] for part in ("test", "validation") if part in result}
     card = Card(
         name, repr(spec.method), str(spec.model), spec.seed, form["task"], form["classes"], form["shape"],
-        result["round"], result["point"], plain(metrics),
+        form["words"], result["round"], result["point"], plain(metrics),
     )  # fmt: skip
     return card, Arch(card.net()).module(model)
 

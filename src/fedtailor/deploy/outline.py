@@ -20,6 +20,7 @@ class Outline(Federation):
     """What a driver needs to know of a federation that it cannot look into."""
 
     held: tuple[int, ...] = ()  # training rows of each site, as it says itself
+    vocabulary: int = 0  # the largest number of a word, where rows are texts
 
     def __post_init__(self) -> None:
         """Nothing: the rows, where there are any, were checked when they were read."""
@@ -27,6 +28,10 @@ class Outline(Federation):
     @property
     def sizes(self) -> Tensor:
         return torch.tensor(self.held)
+
+    @property
+    def words(self) -> int | None:
+        return self.vocabulary or None
 
     def label_counts(self) -> Tensor:
         """None: how many rows of each class a site has is its own affair."""
@@ -51,24 +56,29 @@ def outline(
     named = tuple(dict.fromkeys(groups))
     floating = form.task == "regression"
     return Outline(
-        name=name, x=own.x if own else torch.empty(0, *form.shape),
+        name=name, x=own.x if own else torch.empty(0, *form.shape, dtype=torch.int64 if form.words else torch.float32),
         y=own.y if own else torch.empty(0, dtype=torch.float32 if floating else torch.int64),
         train=lists(own.train if own else None),
         validation=lists(own.validation if own else None), test=lists(own.test if own else None),
         clients=tuple(clients), groups=tuple(map(named.index, groups)), group_names=named, classes=form.classes,
-        task=form.task, model=model, held=tuple(held), source=f"federation {name}",
+        task=form.task, model=model, held=tuple(held), vocabulary=form.words, source=f"federation {name}",
     )  # fmt: skip
 
 
 def check_form(own: Federation, form: Form) -> None:
     """That a site's rows look as the federation says."""
-    found = Form(own.task, own.classes, tuple(own.x.shape[1:]))
+    found = Form.of(own)
     for what in ("task", "shape", "classes"):
         if getattr(found, what) != getattr(form, what):
             raise WrongInput(
                 f"the data do not fit the federation: their {what} is {getattr(found, what)!r}, and it needs "
                 f"{getattr(form, what)!r}; prepare them so"
             )
+    if bool(found.words) != bool(form.words) or found.words > form.words:
+        raise WrongInput(
+            f"the data do not fit the federation: the largest number of a word is {found.words}, and it needs at most "
+            f"{form.words} (0: no texts); prepare them so"
+        )
 
 
 def one_site(federation: Federation, client: str | None, site: str) -> Federation:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor import registry
+from fedtailor.data.federation import Federation
 from fedtailor.deploy import robust
 from fedtailor.method import Method
 from fedtailor.registry import WrongInput
-from fedtailor.spec import HINTS, RunSpec
+from fedtailor.settings import HINTS
+from fedtailor.spec import RunSpec
 
 FILE = "federation.toml"
 DEFAULT_PORT = 9443
@@ -26,13 +28,19 @@ class Form:
     task: str
     classes: tuple[str, ...]
     shape: tuple[int, ...]  # of one row
+    words: int = 0  # the largest number of a word, where rows are texts; 0 where they are not
+
+    @classmethod
+    def of(cls, federation: Federation) -> Form:
+        shape = tuple(federation.x.shape[1:])
+        return cls(federation.task, federation.classes, shape, federation.words or 0)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"task": self.task, "classes": list(self.classes), "shape": list(self.shape)}
+        return {"task": self.task, "classes": list(self.classes), "shape": list(self.shape), "words": self.words}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Form:
-        return cls(plain["task"], tuple(plain["classes"]), tuple(plain["shape"]))
+        return cls(plain["task"], tuple(plain["classes"]), tuple(plain["shape"]), plain.get("words", 0))
 
 
 @dataclass(frozen=True)
@@ -80,8 +88,8 @@ _HINTS: dict[str, Any] = {
     "name": str, "id": str, "host": str, "port": int, "listen": str, "plugin": tuple[str, ...], "quorum": int,
     "deadline": float, "patience": float, "norm_limit": float, "combine": str, "largest_letter": int,
 }  # fmt: skip
-_FORM: dict[str, Any] = {"task": str, "classes": tuple[str, ...], "shape": tuple[int, ...]}
-_FIXED = ("checkpoint_every", "runner", "device")  # of a run, and not the server's to choose
+_FORM: dict[str, Any] = {"task": str, "classes": tuple[str, ...], "shape": tuple[int, ...], "words": int}
+_FIXED = ("checkpoint_every", "runner", "workers", "device")  # of a run, and not the server's to choose
 
 
 def read(folder: Path) -> Settings:
@@ -95,7 +103,7 @@ def read(folder: Path) -> Settings:
         raise WrongInput(f"{path} cannot be read as TOML: {error}") from None
     form, run = found.pop("data", {}), found.pop("run", {})
     _check(path, found, _HINTS, ("name", "id", "host", "port"))
-    _check(path, form, _FORM, tuple(_FORM), "[data] ")
+    _check(path, form, _FORM, ("task", "classes", "shape"), "[data] ")
     hints = {**{key: HINTS[key] for key in HINTS if key not in _FIXED}, "method": str, "model": str}
     _check(path, run, hints, ("model",), "[run] ")
     found["plugin"] = tuple(str(folder / plugin) for plugin in found.get("plugin", ()))
@@ -150,6 +158,7 @@ plugin = {value(settings.plugin)}  # your own Python files, beside this one; sit
 task = {value(settings.form.task)}
 classes = {value(settings.form.classes)}
 shape = {value(settings.form.shape)}
+words = {settings.form.words}  # of texts: the largest number of a word; 0 for all else
 
 [run]  # as for `fedtailor run`: rounds, cohort, epochs, batch, lr, momentum, point, seed, ...
 {run}
