@@ -75,6 +75,7 @@ class Coordinator(Driver):
         return dict(sorted(found.items()))
 
     def aggregate(self, fed: Fed, server: State, uploads: Mapping[int, State]) -> State:
+        fed = self.fed(fed.round)  # a site that came in this round has said only now how many rows it has
         if self.combine.name != "mean" and uploads:
             cohort = sorted(uploads)
             payload = self.common.method.send(fed, server, torch.tensor(cohort))
@@ -126,7 +127,7 @@ class Remote:
 
     def __init__(self, driver: Coordinator):
         self.driver, self.mail = driver, driver.mail
-        self.admitted: dict[str, str] = {}  # the connection on which a site was welcomed
+        self.admitted: dict[str, int] = {}  # the visit on which a site was welcomed
         self.boxes: dict[int, State] = {}  # uploads that came before they were asked for
         self.present = set(self.mail.names)  # in the last round; those who drop out are waited for a while
 
@@ -211,13 +212,13 @@ class Remote:
         return {**about, "base": min(about["base"], self.driver.base(i))}, state
 
     def is_ready(self, name: str) -> bool:
-        return name in self.mail.guests and self.admitted.get(name) == self.mail.guests[name].mark
+        return name in self.mail.guests and self.admitted.get(name) == self.mail.guests[name].visit
 
     def admit(self) -> None:
-        """Welcome the guests that are here and were not welcomed on this connection."""
+        """Welcome the guests that are here and were not welcomed since they said hello."""
         new = [name for name in self.mail.here() if not self.is_ready(name)]
         for name in self.driver.admit(new) if new else []:
-            self.admitted[name] = self.mail.guests[name].mark
+            self.admitted[name] = self.mail.guests[name].visit
 
 
 def ticket(round: int) -> State:

@@ -44,6 +44,7 @@ class Guest:
     """What the server knows of a site that has said hello."""
 
     mark: str  # of the connection it said it on
+    visit: int  # a number of its own for each hello
     rows: tuple[int, int, int]  # for training, validation and testing
     have: tuple[int, ...]  # rounds of which it has a state
 
@@ -119,7 +120,7 @@ class Mail:
         self.not_before |= dict.fromkeys(new, time.monotonic() + GREETING)
         for name, letter in self.ask("hello", dict.fromkeys(new, (about, {})), GREETING):
             try:
-                self.guests[name] = guest = read_guest(letter.about, new[name])
+                self.guests[name] = guest = read_guest(letter, new[name])
             except BadMessage as error:
                 self.events.note("not let in", name, str(error))
                 continue
@@ -153,8 +154,9 @@ class Mail:
         return [name for name, guest in self.guests.items() if online.get(name) == guest.mark]
 
 
-def read_guest(about: Mapping[str, Any], mark: str) -> Guest:
+def read_guest(letter: Letter, mark: str) -> Guest:
     """What a site says of itself, checked."""
+    about = letter.about
     if about.get("fedtailor") != __version__:
         raise BadMessage(
             f"it has fedtailor {str(about.get('fedtailor'))[:30]}, the server {__version__}; install the same version"
@@ -162,7 +164,7 @@ def read_guest(about: Mapping[str, Any], mark: str) -> Guest:
     rows, have = _counts(about.get("rows")), _counts(about.get("have"))
     if len(rows) != 3 or rows[0] < 1:
         raise BadMessage("it has no training row")
-    return Guest(mark, (rows[0], rows[1], rows[2]), tuple(sorted(have)))
+    return Guest(mark, letter.number, (rows[0], rows[1], rows[2]), tuple(sorted(have)))
 
 
 def _counts(value: Any) -> list[int]:

@@ -79,9 +79,10 @@ class Member:
             about, state = self.do(letter)
             kind = letter.kind
         except Exception as error:
-            # What an error says may hold data, so only what is ours to word leaves.
-            ours = isinstance(error, WrongInput | BadMessage | StoreError)
-            reason = str(error) if ours else f"{type(error).__name__} in its training; its own log says more"
+            # What an error says may hold data or paths, so only what is ours to word leaves.
+            ours = isinstance(error, WrongInput | BadMessage)
+            where = "with its stored state" if isinstance(error, StoreError) else "in its training"
+            reason = str(error) if ours else f"{type(error).__name__} {where}; its own log says more"
             self.say(f"error: {letter.kind} failed: {type(error).__name__}: {error}")
             kind, about, state = "refused", {"reason": reason}, {}
         return self.seal.close(Letter(self.name, SERVER, letter.number, kind, about, state))
