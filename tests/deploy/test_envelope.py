@@ -87,7 +87,7 @@ def test_another_key_is_refused() -> None:
 
 def test_another_format_names_both() -> None:
     other = SEALED.head.replace(b"letter-1\n", b"letter-2\n", 1)
-    with pytest.raises(Refused, match="message format 2 and this fedtailor .* reads format 1"):
+    with pytest.raises(Refused, match=r"message format 2 and this fedtailor .* reads format 1"):
         open_(Sealed(other, SEALED.body))
 
 
