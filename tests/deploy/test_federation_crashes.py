@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import real
 
+from fedtailor import Driver
 from fedtailor.record import RunFolder
+from fedtailor.runners.sequential import Sequential
 
 pytest.importorskip("flwr")
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
@@ -85,12 +87,8 @@ def test_a_slow_site_and_a_late_one(tmp_path: Path) -> None:
     taken = [[steps > 0 for steps in row["steps"]] for row in rows[:-1]]
     assert all(taken[i][0] for i in range(6)) and not taken[0][1] and not taken[1][1]
     assert not taken[0][2] and taken[-1] == [True, True, True]
-    waited = [
-        e for e in real.events(folder) if e.get("site") == slow and e.get("reason") == "it did not answer in time"
-    ]
-    assert waited
-    from fedtailor import Driver
-    from fedtailor.runners.sequential import Sequential
+    told = [event.get("reason") for event in real.events(folder) if event.get("site") == slow]
+    assert "it did not answer in time" in told
 
     class Leaving(Sequential):
         """The simulation in which the same answers are missing."""

@@ -83,7 +83,7 @@ def get(federation: real.Processes, path: str, **request: Any) -> Any:
         return client.request(request.pop("method", "POST"), address, **request)
 
 
-PROTOBUF = {"content-type": "application/x-protobuf"}
+PROTOBUF = {"content-type": "application/protobuf"}
 
 
 def every_route() -> list[str]:
@@ -101,10 +101,10 @@ def test_control_and_run_time_routes_are_not_there(federation: real.Processes) -
             assert answer.status_code == 403, (method, path, answer.status_code)
 
 
-@pytest.mark.parametrize(
-    "route",
-    ["register-node", "activate-node", "pull-messages", "push-messages", "pull-object", "push-object", "get-run"],
-)
+FLEET = ("register-node", "activate-node", "pull-messages", "push-messages", "pull-object", "push-object", "get-run")
+
+
+@pytest.mark.parametrize("route", FLEET)
 def test_without_a_key_the_routes_for_sites_answer_nobody(route: str, federation: real.Processes) -> None:
     assert get(federation, f"/v1/fleet/{route}", content=b"", headers=PROTOBUF).status_code == 401
 
@@ -143,7 +143,7 @@ def test_secrets_are_in_no_command_line_no_log_and_no_file_of_others(federation:
         for log in logs:
             assert secret not in log.read_text(errors="replace"), log
     private = [*federation.base.glob("*.bundle"), federation.folder.path / "sites.json"]
-    private += list((federation.folder.path / "keys").glob("*.key")) + [*(federation.folder.path / "link").iterdir()]
+    private += [*(federation.folder.path / "keys").glob("*.key"), *(federation.folder.path / "link").iterdir()]
     for path in private:
         assert not path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO), path
 
