@@ -17,7 +17,7 @@ from fedtailor.runners.sequential import Sequential
 pytest.importorskip("flwr")
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
-PAUSE = 0.6  # seconds in each of the three steps of a round
+PAUSE = 0.3  # seconds in each of the six steps of a round
 
 
 def in_round(processes: real.Processes, site: str, round: int) -> None:

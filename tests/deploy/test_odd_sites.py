@@ -375,3 +375,17 @@ def test_what_goes_wrong_in_training_stays_at_the_site(tmp_path: Path, monkeypat
     server.step()
     assert "RuntimeError in its training" in reasons(tmp_path, "b") and "4711" not in reasons(tmp_path, "b")
     assert any("4711" in line for line in said)
+
+
+def test_a_letter_given_again_is_answered_from_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection broke while the answer was on its way: the site does not train a second time."""
+    server, link = memory.coordinate(spec_of("Ditto"), small_federation(), tmp_path)
+    trained: list[int] = []
+    real = memory.Member.train
+    monkeypatch.setattr(
+        memory.Member, "train", lambda self, about, state: trained.append(about["round"]) or real(self, about, state)
+    )
+    link.between = lambda site, sealed, ask: (ask(sealed), ask(sealed))[1]
+    server.step()
+    assert trained == [1] * 5
+    assert_same(simulated("Ditto", set(), 1), server, link)

@@ -59,6 +59,7 @@ class Member:
         self.journal = Journal(self.store, key)
         self.place: Place | None = None
         self.finished = False
+        self.unsent: tuple[str, Sealed] | None = None  # an answer that was made and has not arrived
         if about := self.store.noted("about"):
             self.take_place(about)
 
@@ -75,6 +76,8 @@ class Member:
         except StoreError as error:
             self.say(f"error: {error}")
             return None
+        if self.unsent is not None and self.unsent[0] == sealed.digest:
+            return self.unsent[1]
         try:
             about, state = self.do(letter)
             kind = letter.kind
@@ -85,10 +88,13 @@ class Member:
             reason = str(error) if ours else f"{type(error).__name__} {where}; its own log says more"
             self.say(f"error: {letter.kind} failed: {type(error).__name__}: {error}")
             kind, about, state = "refused", {"reason": reason}, {}
-        return self.seal.close(Letter(self.name, SERVER, letter.number, kind, about, state))
+        answer = self.seal.close(Letter(self.name, SERVER, letter.number, kind, about, state))
+        self.unsent = (sealed.digest, answer) if kind != "refused" else None
+        return answer
 
     def sent(self) -> bool:
         """Note that the answer has arrived; whether that was the last one."""
+        self.unsent = None
         try:
             self.journal.answered()
         except StoreError as error:
