@@ -5,7 +5,8 @@
 
 Ours: `fedtailor serve` and three `fedtailor join`, over TLS with keys. Theirs: `flower-superlink` as for deployment
 (TLS, SuperNode authentication, a database on disk), three `flower-supernode`, and `flwr run` with their FedAvg, which
-sends and averages one array of the same size. Nothing worth naming is trained: what is measured is the way there and back.
+sends and averages one array of the same size. Nothing worth naming is trained: what is measured is the way there and
+back.
 """
 
 from __future__ import annotations

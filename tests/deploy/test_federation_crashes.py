@@ -15,7 +15,7 @@ from fedtailor.record import RunFolder
 from fedtailor.runners.sequential import Sequential
 
 pytest.importorskip("flwr")
-pytestmark = [pytest.mark.federation, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
 PAUSE = 0.3  # seconds in each of the six steps of a round
 
@@ -32,9 +32,10 @@ def in_round(processes: real.Processes, site: str, round: int) -> None:
     processes.wait(works, f"{site} to work on round {round}")
 
 
+@pytest.mark.federation
 @pytest.mark.parametrize("method", ["Ditto()"])
 def test_everything_is_killed_and_nothing_is_stepped_twice(method: str, tmp_path: Path) -> None:
-    run = {"method": method, "rounds": 10, "momentum": 0.5}
+    run = {"method": method, "rounds": 9, "momentum": 0.5}
     folder = real.make(tmp_path / "server", run=run, deadline=120.0)
     with real.processes(folder, PAUSE) as processes:
         processes.serve()
@@ -67,9 +68,10 @@ def test_everything_is_killed_and_nothing_is_stepped_twice(method: str, tmp_path
             assert processes.running[site].returncode == 0
     real.assert_equal(folder, real.simulated(folder))
     rows = RunFolder(folder.path / "run").rows()
-    assert [sum(steps > 0 for steps in row["steps"]) for row in rows[:-1]] == [3] * 10
+    assert [sum(steps > 0 for steps in row["steps"]) for row in rows[:-1]] == [3] * 9
 
 
+@pytest.mark.federation
 def test_a_slow_site_and_a_late_one(tmp_path: Path) -> None:
     """A site past its deadline loses its round and its state stands still; one that comes later joins in."""
     folder = real.make(tmp_path / "server", run={"rounds": 6}, quorum=1, patience=3.0, deadline=8.0)
@@ -103,6 +105,7 @@ def test_a_slow_site_and_a_late_one(tmp_path: Path) -> None:
     real.same(state["server"], driver.server)
 
 
+@pytest.mark.federation_long
 def test_a_full_disk_at_a_site(tmp_path: Path) -> None:
     """The site says so and goes on when there is room again; the federation goes on without it."""
     folder = real.make(tmp_path / "server", run={"method": "Ditto()", "rounds": 8}, quorum=2, deadline=60.0)

@@ -11,6 +11,7 @@ import real
 pytest.importorskip("flwr")
 pytestmark = [
     pytest.mark.federation,
+    pytest.mark.xdist_group("parity"),
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore"),  # of Flower and what it stands on
 ]

@@ -19,7 +19,12 @@ import real
 
 pytest.importorskip("flwr")
 httpx = pytest.importorskip("httpx")
-pytestmark = [pytest.mark.federation, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.federation,
+    pytest.mark.xdist_group("refusals"),
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore"),
+]
 
 SITES = ("plain-1", "inverted-1", "noisy-1", "strokes-1")
 

@@ -69,16 +69,13 @@ class Member:
             letter = self.seal.open(sealed, sender=SERVER, to=self.name)
             if not self.journal.admits(letter.number, sealed.digest):
                 raise Refused("it was sent before")
-            self.journal.take(letter.number, sealed.digest)
         except BadMessage as error:
             self.say(f"a letter was refused: {error}")
-            return None
-        except StoreError as error:
-            self.say(f"error: {error}")
             return None
         if self.unsent is not None and self.unsent[0] == sealed.digest:
             return self.unsent[1]
         try:
+            self.journal.take(letter.number, sealed.digest)
             about, state = self.do(letter)
             kind = letter.kind
         except Exception as error:
