@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from fedtailor.cli import federation
 from fedtailor.cli import federation, personal
 from fedtailor.cli.data import data
 from fedtailor.cli.explain import explain
