@@ -11,7 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from fedtailor import registry
 from fedtailor.cli import options as o
-from fedtailor.cli.look import usage
+from fedtailor.cli.catalogue import usage
 from fedtailor.cli.terminal import console, fail, say
 from fedtailor.registry import WrongInput
 
