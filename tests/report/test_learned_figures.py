@@ -188,7 +188,7 @@ def test_mass_of_some_rows_and_columns() -> None:
     assert without.near == pytest.approx((0.4 + 0.75) / 2) and without.each_near == pytest.approx((0.2 + 0.375) / 2)
     assert in_words(without) == ""
     holes = mass(Map("", (0,), (0, 1, 5), np.array([[np.nan, 0.3, np.nan]])), SIX)
-    assert (holes.own, holes.near, holes.far) == (None, 0.3, None)
+    assert holes == Mass(None, 0.3, None, 0.3, None)
 
 
 # ---------- cells ----------
