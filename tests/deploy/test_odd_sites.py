@@ -397,11 +397,11 @@ class Median(Driver):
 
     def aggregate(self, fed: Any, server: Any, uploads: Any) -> Any:
         models = [uploads[i]["model"] for i in sorted(uploads)]
-        model = {
-            name: torch.from_numpy(np.median(np.stack([one[name].double().numpy() for one in models]), axis=0)).to(t.dtype)
-            if t.is_floating_point() else torch.stack([one[name] for one in models]).amax(0)
-            for name, t in models[0].items()
-        }  # fmt: skip
+        model = {}
+        for name, tensor in models[0].items():
+            values = np.stack([one[name].double().numpy() for one in models])
+            middle = np.median(values, axis=0) if tensor.is_floating_point() else values.max(0)
+            model[name] = torch.from_numpy(np.asarray(middle)).to(tensor.dtype)
         return {**server, "model": model}
 
 
