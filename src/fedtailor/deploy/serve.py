@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedtailor.deploy.folder import Folder
-from fedtailor.deploy.mail import Stopped
 from fedtailor.deploy.store import held
 from fedtailor.registry import WrongInput, load_plugin
 
@@ -114,7 +113,7 @@ def main(part: str, path: Path) -> int:
         try:
             folder = Folder(path)
             return {"link": link, "loop": loop}[part](folder)
-        except Stopped:
+        except KeyboardInterrupt:  # or asked to stop
             return STOPPED
         except WrongInput as error:
             print(f"error: {error}", file=sys.stderr)
