@@ -12,7 +12,7 @@ pytest.importorskip("flwr")
 pytestmark = [
     pytest.mark.federation,
     pytest.mark.xdist_group("parity"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore"),  # of Flower and what it stands on
 ]
 
