@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.util as _finder
+from importlib import import_module as _import
+from typing import TYPE_CHECKING
+
 __version__ = "0.1.0"
 
-from fedtailor import methods
-from fedtailor.arch import Arch
-from fedtailor.contract import check_method
-from fedtailor.data import load
-from fedtailor.data.federation import Dataset, Federation
-from fedtailor.driver import Callback, Diverged, Driver
-from fedtailor.local import SGD, Adam, Batch, Client, Descent, descend
-from fedtailor.method import Fed, Fitted, Method, Payload, Received, Wrapper
-from fedtailor.methods import *  # noqa: F403
-from fedtailor.registry import WrongInput, register
-from fedtailor.rounds import Run, federate, resume
-from fedtailor.spec import RunSpec
+if TYPE_CHECKING:
+    from fedtailor.interface import *  # noqa: F403
+else:
 
-__all__ = [
-    "SGD", "Adam", "Arch", "Batch", "Callback", "Client", "Dataset", "Descent", "Diverged", "Driver", "Fed",
-    "Federation", "Fitted", "Method", "Payload", "Received", "Run", "RunSpec", "Wrapper", "WrongInput", "check_method",
-    "descend", "federate", "load", "register", "resume",
-    *methods.__all__,
-]  # fmt: skip
+    def __getattr__(name: str) -> object:
+        """What the package offers is imported when first asked for: much that the command line answers needs none."""
+        dunder = name.startswith("__") and name != "__all__"
+        if not dunder and _finder.find_spec(f"{__name__}.{name}"):
+            return _import(f"{__name__}.{name}")
+        offered = None if dunder else _import(f"{__name__}.interface")
+        if offered is None or (name != "__all__" and name not in offered.__all__):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(offered, name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__getattr__("__all__")} - {"TYPE_CHECKING"})

@@ -72,8 +72,6 @@ def compare(
     `seeds` vary the runs, never the data. Local is run along unless `alone` is false. A run that diverges does not stop
     the others. What `out` holds of this comparison already is not run again.
     """
-    from fedtailor.report.html import write_report
-
     parts = plan(federation, methods, seeds=seeds, alone=alone, **options)
     for _ in tried(federation, parts):
         pass
@@ -81,6 +79,8 @@ def compare(
     folder = Path(out) if out is not None else Path("runs") / f"{slug(federation.name)}-compare-{stamp}"
     begin(folder, federation, parts)
     diverged = carry_out(folder, federation, parts, callbacks)
+    from fedtailor.report.html import write_report  # matplotlib comes when there is something to draw
+
     write_report([folder], folder)
     return Compared(folder, parts, diverged)
 

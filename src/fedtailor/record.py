@@ -191,7 +191,7 @@ def digest(tensors: Tree, about: Mapping[str, str]) -> str:
     total = hashlib.sha256(repr(sorted(about.items())).encode())
     for name, tensor in sorted(tensors.items()):
         total.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
-        total.update(tree.raw(tensor))
+        total.update(tree.buffer(tensor))
     return total.hexdigest()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import importlib
 import importlib.util
 import inspect
 import sys
@@ -42,6 +43,20 @@ class Entry:
 
 
 _entries: dict[str, dict[str, Entry]] = {"method": {}, "model": {}, "data": {}, "partition": {}}
+# where the package's own names are registered; imported when names of a kind are first asked for
+_HOMES = {
+    "method": "fedtailor.methods", "model": "fedtailor.nn", "data": "fedtailor.data", "partition": "fedtailor.data",
+}  # fmt: skip
+
+
+def _known(kind: str) -> dict[str, Entry]:
+    importlib.import_module(_HOMES[kind])
+    return _entries[kind]
+
+
+def is_plugged(entry: Entry) -> bool:
+    """Whether a name comes from outside this package."""
+    return entry.factory.__module__.partition(".")[0] != __package__
 
 
 def _key(name: str) -> str:
@@ -62,14 +77,16 @@ def register(kind: str, name: str, *aliases: str) -> Callable[[F], F]:
 
     def add(factory: F) -> F:
         entry = Entry(name, factory, aliases)
+        # the package's own come first, so that no plugin takes their names
+        taken = _known(kind) if is_plugged(entry) else _entries[kind]
         for written in (name, *aliases):
-            known = _entries[kind].get(_key(written))
+            known = taken.get(_key(written))
             if known is not None and _origin(known.factory) != _origin(factory):
                 raise WrongInput(
                     f"the {kind} name {written!r} is taken by {known.factory.__qualname__}; choose another"
                 )
         for written in (name, *aliases):
-            _entries[kind][_key(written)] = entry
+            taken[_key(written)] = entry
         return factory
 
     return add
@@ -77,15 +94,16 @@ def register(kind: str, name: str, *aliases: str) -> Callable[[F], F]:
 
 def names(kind: str) -> list[str]:
     """The registered names of a kind, in alphabetical order."""
-    return sorted({entry.name for entry in _entries[kind].values()}, key=str.lower)
+    return sorted({entry.name for entry in _known(kind).values()}, key=str.lower)
 
 
 def entry(kind: str, name: str) -> Entry:
     """The entry of a name, or an error that lists the nearest ones."""
-    found = _entries[kind].get(_key(name))
+    known = _known(kind)
+    found = known.get(_key(name))
     if found is None:
-        near = difflib.get_close_matches(_key(name), list(_entries[kind]), n=3, cutoff=0.5)
-        close = dict.fromkeys(_entries[kind][key].name for key in near)
+        near = difflib.get_close_matches(_key(name), list(known), n=3, cutoff=0.5)
+        close = dict.fromkeys(known[key].name for key in near)
         hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(names(kind))}"
         raise WrongInput(
             f"there is no {kind} {brief(name)}; {hint} (`fedtailor list {kind if kind == 'data' else kind + 's'}`)"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,6 +16,7 @@ from fedtailor.method import Method, Point
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.nn import Model
 from fedtailor.registry import WrongInput
+from fedtailor.settings import HINTS, check_settings
 
 
 @dataclass(frozen=True)
@@ -47,35 +47,7 @@ class RunSpec:
     checkpoint_every: int = 10
 
     def __post_init__(self) -> None:
-        for field, hint in HINTS.items():
-            value = getattr(self, field)
-            if not registry.fits(value, hint):
-                raise WrongInput(f"{field}={value!r} is not {registry.spell(hint)}")
-        if isinstance(self.cohort, float):
-            check(0 < self.cohort <= 1, "cohort", self.cohort, "a share above 0 and up to 1, or a number of clients")
-        else:
-            check(self.cohort >= 1, "cohort", self.cohort, "1 client or more, or a share such as 0.5")
-        for field, least in (
-            ("rounds", 1),
-            ("batch", 0),
-            ("eval_every", 1),
-            ("checkpoint_every", 1),
-        ):
-            check(getattr(self, field) >= least, field, getattr(self, field), f"{least} or more")
-        for field in ("epochs", "steps"):
-            check(
-                (getattr(self, field) or 1) >= 1 and getattr(self, field) != 0, field, getattr(self, field), "1 or more"
-            )
-        check((self.finish_epochs or 0) >= 0, "finish_epochs", self.finish_epochs, "0 or more")
-        if self.epochs is not None and self.steps is not None:
-            raise WrongInput(
-                f"epochs={self.epochs} and steps={self.steps} are both given; local work is counted in one of them"
-            )
-        check(0 < self.lr < math.inf, "lr", self.lr, "a number above 0")
-        check(0 < self.lr_decay <= 1, "lr_decay", self.lr_decay, "above 0 and up to 1")
-        check(0 <= self.momentum < 1, "momentum", self.momentum, "0 or more and below 1")
-        for field in ("weight_decay", "clip"):
-            check(0 <= getattr(self, field) < math.inf, field, getattr(self, field), "0 or more")
+        check_settings({field: getattr(self, field) for field in HINTS})
         if not isinstance(self.method, Method):
             raise WrongInput(f"method={self.method!r} is not a method; give one such as FedAvg()")
 
@@ -120,22 +92,6 @@ class RunSpec:
                 f"the record's settings do not fit this version in {', '.join(sorted(plain.keys() ^ fields))}"
             )
         return cls(**{**plain, "method": registry.parse("method", plain["method"]), "model": model or named})
-
-
-HINTS: dict[str, Any] = {
-    "rounds": int, "cohort": float | int, "epochs": int | None, "steps": int | None, "batch": int, "lr": float,
-    "momentum": float, "weight_decay": float, "clip": float, "lr_decay": float, "eval_every": int,
-    "finish_epochs": int | None,
-    "seed": int, "device": str, "checkpoint_every": int,
-    "weighting": Literal["auto", "size", "uniform"], "buffers": Literal["with_layer", "local"],
-    "point": Literal["received", "trained", "adapted"] | None, "runner": Literal["auto", "sequential", "stacked"],
-    "on_nan": Literal["stop", "drop"],
-}  # fmt: skip
-
-
-def check(holds: bool, field: str, value: Any, allowed: str) -> None:
-    if not holds:
-        raise WrongInput(f"{field}={value} is not possible; it must be {allowed}")
 
 
 def describe(model: Model | None) -> str | None:

@@ -170,8 +170,11 @@ def decode(buffer: bytes, schema: Iterable[tuple[str, str, Sequence[int]]]) -> S
 
 def raw(tensor: Tensor) -> bytes:
     """The bytes of a tensor's values, of any type, bfloat16 included."""
-    if not tensor.numel():
-        return b""
+    return bytes(buffer(tensor))
+
+
+def buffer(tensor: Tensor) -> memoryview:
+    """The same bytes where they lie, without a copy where there need be none."""
     values = tensor.detach().cpu().contiguous()
     # a single value counts as contiguous whatever its stride
-    return values.as_strided((values.numel(),), (1,)).view(torch.uint8).numpy().tobytes()
+    return values.as_strided((values.numel(),), (1,)).view(torch.uint8).numpy().data

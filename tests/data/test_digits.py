@@ -7,6 +7,7 @@ from sklearn.datasets import load_digits
 from torch.nn import functional as F
 
 from fedtailor.data import Dataset, Federation, digits, load
+from fedtailor.data.digits import scanned
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +114,9 @@ def test_another_seed_moves_pictures_between_sites_not_between_domains(federatio
         domain = [torch.cat([*f.train[site : site + 2], *f.validation[site : site + 2], *f.test[site : site + 2]])
                   for f in (federation, other)]  # fmt: skip
         assert sorted(domain[0].tolist()) == sorted(domain[1].tolist())
+
+
+def test_the_scans_are_read_as_scikit_learn_reads_them() -> None:
+    scans, labels = load_digits(return_X_y=True)
+    own, own_labels = scanned()
+    assert np.array_equal(own, scans) and np.array_equal(own_labels, labels)

@@ -22,6 +22,7 @@ import typer
 
 from fedtailor import registry
 from fedtailor.registry import WrongInput
+from fedtailor.settings import HINTS, check_settings
 
 WHAT, TRAINING, TESTING, RUNNING = "What is run", "Training", "Testing", "How it is run"
 
@@ -107,6 +108,7 @@ _OWN: dict[str, Any] = {
     "data": str, "partition": str, "clients": int, "data_seed": int, "model": str, "method": _Texts, "plugin": _Texts,
     "seeds": int, "out": str, "quiet": bool,
 }  # fmt: skip
+_HINTS = {**_OWN, **HINTS}
 
 
 @dataclass(frozen=True)
@@ -140,11 +142,12 @@ def ask(command: str, file: Path | None, given: Mapping[str, Any]) -> Asked:
     plugins = load_plugins(_several(chosen.get("plugin")))
     if chosen.get("seeds", 1) < 1:
         raise WrongInput(f"seeds={chosen['seeds']} is not possible; it must be 1 or more")
+    check_settings({key: value for key, value in chosen.items() if key in HINTS})
     return Asked(
         data=chosen.get("data", "digits"), partition=chosen.get("partition"), clients=chosen.get("clients"),
         data_seed=chosen.get("data_seed", 0), methods=_several(chosen.get("method")), seeds=chosen.get("seeds", 1),
         plugins=plugins, out=chosen.get("out"), quiet=chosen.get("quiet", False),
-        options={key: value for key, value in chosen.items() if key not in _OWN or key == "model"},
+        options={key: value for key, value in chosen.items() if key in HINTS or key == "model"},
         command=spell(command, chosen),
     )  # fmt: skip
 
@@ -161,7 +164,7 @@ def spell(command: str, chosen: Mapping[str, Any]) -> str:
 
 def read_text(key: str, value: Any) -> Any:
     """The value of an option as its type has it; options are texts until here, so that one message serves all."""
-    hint = _hints()[key]
+    hint = _HINTS[key]
     if not isinstance(value, str) or registry.fits(value, hint):
         return value
     for kind in (float,) if hint is float else (int, float):
@@ -171,12 +174,6 @@ def read_text(key: str, value: Any) -> Any:
             except ValueError:
                 continue
     raise WrongInput(f"{key}={value!r} is not {_words(hint)}")
-
-
-def _hints() -> dict[str, Any]:
-    from fedtailor.spec import HINTS
-
-    return {**_OWN, **HINTS}
 
 
 def read_file(file: Path) -> dict[str, Any]:
@@ -189,18 +186,17 @@ def read_file(file: Path) -> dict[str, Any]:
         ) from None
     except (OSError, ValueError) as error:
         raise WrongInput(f"{file} cannot be read as TOML: {error}") from None
-    hints = _hints()
     settings: dict[str, Any] = {}
     for written, value in found.items():
         key = written.replace("-", "_")
-        if key not in hints:
-            known = [name.replace("_", "-") for name in hints]
+        if key not in _HINTS:
+            known = [name.replace("_", "-") for name in _HINTS]
             near = difflib.get_close_matches(written.replace("_", "-"), known, n=1, cutoff=0.7)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
             raise WrongInput(f"{file}: there is no key {written!r}; {hint}")
-        if not registry.fits(value, hints[key]):
-            raise WrongInput(f"{file}: {written} = {value!r} is not {_words(hints[key])}")
-        settings[key] = float(value) if hints[key] is float else value
+        if not registry.fits(value, _HINTS[key]):
+            raise WrongInput(f"{file}: {written} = {value!r} is not {_words(_HINTS[key])}")
+        settings[key] = float(value) if _HINTS[key] is float else value
     if "plugin" in settings:  # a file's plugins are found beside it
         settings["plugin"] = [str(file.parent / plugin) for plugin in _several(settings["plugin"])]
     return settings
@@ -219,10 +215,6 @@ def _several(value: str | list[str] | None) -> tuple[str, ...]:
 
 def load_plugins(plugins: typing.Iterable[str]) -> tuple[str, ...]:
     """Run the user's own files; gives their paths."""
-    import fedtailor.data
-    import fedtailor.methods
-    import fedtailor.nn  # noqa: F401 - what is registered here comes first, so that no plugin takes its names
-
     paths = tuple(plugins)
     for path in paths:
         try:

@@ -212,7 +212,6 @@ def _carry_out(
 ) -> None:
     from fedtailor.compare import carry_out, left
     from fedtailor.progress import Progress
-    from fedtailor.report.html import write_report
 
     todo = left(folder, parts)
     if not quiet and len(todo) < len(parts):
@@ -222,6 +221,8 @@ def _carry_out(
     with kept_in(folder, plugins):
         with Progress(console(stderr=True), names, len(todo), whole) as progress:
             diverged = carry_out(folder, federation, parts, [] if quiet else [progress])
+        from fedtailor.report.html import write_report  # matplotlib comes when there is something to draw
+
         page = write_report([folder], folder)
         show_results([folder], quiet=quiet)
     if not quiet:

@@ -8,6 +8,8 @@ testing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -25,9 +27,7 @@ SIDE = 28
 @register("data", "digits")
 def digits() -> Dataset:
     """1,797 real handwritten digits in six domains, from plain and inverted to coloured and noisy."""
-    from sklearn.datasets import load_digits  # takes a second to import
-
-    scans, labels = load_digits(return_X_y=True)
+    scans, labels = scanned()
     ink = _enlarge(torch.from_numpy(scans).double().reshape(-1, 1, 8, 8) / 16)
     domain = _domains(labels)
     x = torch.empty(len(ink), 3, SIDE, SIDE, dtype=torch.float64)
@@ -39,7 +39,7 @@ def digits() -> Dataset:
     return Dataset(
         name="digits",
         x=x.float(),
-        y=torch.from_numpy(labels.astype(np.int64)),
+        y=torch.from_numpy(labels),
         classes=tuple("0123456789"),
         domain=torch.from_numpy(domain),
         domain_names=tuple(_RENDER),
@@ -49,6 +49,20 @@ def digits() -> Dataset:
         licence="CC BY 4.0 (Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI)",
         about="real handwritten digits; six domains that differ in how the same kind of picture was taken",
     )
+
+
+def scanned() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """scikit-learn's digits [1797, 64] and their labels: read from its file, for importing it takes a second."""
+    package = find_spec("sklearn")
+    folders = [Path(folder) for folder in (package.submodule_search_locations or ())] if package else []
+    for file in (folder / "datasets" / "data" / "digits.csv.gz" for folder in folders):
+        if file.is_file():
+            table = np.loadtxt(file, delimiter=",", dtype=np.int64)
+            return table[:, :-1].astype(np.float64), table[:, -1]
+    from sklearn.datasets import load_digits
+
+    scans, labels = load_digits(return_X_y=True)
+    return scans, labels.astype(np.int64)
 
 
 def _domains(labels: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -8,6 +8,7 @@ numbers.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,7 +19,7 @@ from torch import Tensor
 from fedtailor import schedule
 from fedtailor.pixels import unpacked
 from fedtailor.registry import WrongInput
-from fedtailor.tree import raw
+from fedtailor.tree import buffer
 
 TASKS = ("classification", "multilabel_margin", "regression")
 
@@ -40,7 +41,7 @@ def _check_rows(name: str, x: Tensor, y: Tensor, classes: tuple[str, ...], task:
         )
     if x.dtype is torch.int64 and int(x.min()) < 0:
         raise WrongInput(f"{name}: x holds {int(x.min())}, but the numbers of words run from 0; 0 is padding")
-    if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+    if x.is_floating_point() and not bool(torch.stack(torch.aminmax(x)).isfinite().all()):
         raise WrongInput(f"{name}: x holds infinite values or NaN; remove or replace those rows")
     if task != "regression":
         if y.dtype is not torch.int64 or y.dim() != 1:
@@ -126,7 +127,7 @@ class Federation:
             if len(getattr(self, what)) != n:
                 found = len(getattr(self, what))
                 raise WrongInput(f"{self.name}: {n} training lists but {found} {what}; give one for each client")
-        twice = sorted({name for name in self.clients if self.clients.count(name) > 1})
+        twice = sorted(name for name, count in Counter(self.clients).items() if count > 1)
         if twice:
             raise WrongInput(f"{self.name}: two clients are called {twice[0]!r}; give each its own name")
         if min(self.groups) < 0 or max(self.groups) >= len(self.group_names):
@@ -146,7 +147,7 @@ class Federation:
             return
         if int(rows.min()) < 0 or int(rows.max()) >= len(self.x):
             raise WrongInput(f"{self.name}: the {where} leave 0 to {len(self.x) - 1}; number rows as in x")
-        if bool(seen[rows].any()) or len(set(rows.tolist())) != len(rows):
+        if bool(seen[rows].any()) or len(torch.unique(rows)) != len(rows):
             raise WrongInput(f"{self.name}: the {where} hold a row that is held already; give it to one list only")
         seen[rows] = True
 
@@ -211,7 +212,9 @@ class Federation:
         return replace(self, train=tuple(kept), public=torch.cat(public))
 
     def to(self, device: str | torch.device) -> Federation:
-        """The same federation with its tensors on `device`."""
+        """The same federation with its tensors on `device`: itself, where they are there."""
+        if str(device) == str(self.x.device):
+            return self
 
         def move(lists: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             return tuple(rows.to(device) for rows in lists)
@@ -237,6 +240,6 @@ class Federation:
         digest = hashlib.sha256()
         for tensor in (self.x, self.y, *(rows for _, rows in self._lists())):
             digest.update(repr((str(tensor.dtype), tuple(tensor.shape))).encode())
-            digest.update(raw(tensor))
+            digest.update(buffer(tensor))
         digest.update(repr((self.clients, self.groups, self.group_names, self.classes, self.task)).encode())
         return digest.hexdigest()[:16]
