@@ -32,7 +32,7 @@ hypothesis.settings.load_profile("steady")
 def the_oracle(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Laws and limits hold to the last bit one client after the other; tests/runners show that the others agree."""
     if "runners" not in request.path.parts:
-        monkeypatch.setattr(planner, "planned", lambda asked, arch, clients: planner.KINDS["sequential"](1))
+        monkeypatch.setattr(planner, "planned", lambda *_: planner.KINDS["sequential"](1))
 
 
 @pytest.fixture

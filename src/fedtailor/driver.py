@@ -27,8 +27,8 @@ from fedtailor.method import Fed, Payload, Received, overrides
 from fedtailor.nn import make
 from fedtailor.record import Row, plain
 from fedtailor.registry import WrongInput
-from fedtailor.runners import Runner, Work, planner
-from fedtailor.site import Common, Exam, Reply, Site, finished, model_of, randomness, take_exam
+from fedtailor.runners import Runner, States, Work, planner
+from fedtailor.site import Common, Exam, Reply, Site, finished, randomness
 from fedtailor.spec import RunSpec
 from fedtailor.tree import State, Tree
 
@@ -97,11 +97,12 @@ class Driver:
         self.sites = [self.site(i) for i in range(self.data.n)]
         self.cohort_size = 1 if method.pools else spec.cohort_size(self.data.n)
         trainers = self.data.n if method.trains == "all" else self.cohort_size
-        self.runner = runner or planner.planned(spec.runner, self.arch, trainers)
+        self.runner = runner or planner.planned(spec.runner, spec.workers, self.arch, trainers)
         self.round = 0
         self.rows: list[Row] = []
         self.kept: list[State] = [self.first_kept(i) for i in range(self.data.n)]
         self.listeners: Sequence[Callback] = ()
+        self.runner.begin(self.sites)
 
     def on_device(self, state: State) -> State:
         return tree.transform(lambda t: t.to(self.spec.device), state)
@@ -162,7 +163,7 @@ class Driver:
         down = [size_of_message(messages[i]) + self.public_due(i) if i in messages else 0 for i in range(n)]
         trainers = range(n) if method.trains == "all" else cohort
         examine = number % self.spec.eval_every == 0 or number == self.spec.rounds
-        replies = self.collect([Work(self.sites[i], self.kept[i], messages.get(i)) for i in trainers], number, examine)
+        replies = self.collect([Work(self.sites[i], self.kept, messages.get(i)) for i in trainers], number, examine)
         stopped = sorted(i for i, reply in replies.items() if reply.kept is None)
         if stopped and (self.spec.on_nan == "stop" or len(stopped) == len(replies)):
             raise Diverged(self.explain_divergence(stopped, number))
@@ -234,15 +235,13 @@ class Driver:
         return Received(payload.common.get("model", {}), extra, static=payload.static)
 
     def examine_others(
-        self, others: Sequence[int], payload: Payload, kept: Sequence[State], number: int
+        self, others: Sequence[int], payload: Payload, kept: States, number: int
     ) -> dict[int, Exam]:
         """Exams of clients that did not take part, with the model broadcast or what they last held."""
-        exams: dict[int, Exam] = {}
-        for i in others:
-            got = self.broadcast(payload)
-            got = None if got is None else replace(got, me=i)
-            exams |= take_exam(self.sites[i], model_of(self.sites[i], kept[i], got, number))
-        return exams
+        got = self.broadcast(payload)
+        work = [Work(self.sites[i], kept, None if got is None else replace(got, me=i)) for i in others]
+        answers = self.runner.examine(work, number)
+        return {site: exam for _, exams in answers for site, exam in exams.items()}
 
     def results(self, exams: Mapping[int, Exam]) -> dict[str, Any]:
         """Metrics per site: `{"test": {"accuracy": [...], ..., "count": [...]}, "validation": ...}`."""
@@ -274,9 +273,9 @@ class Driver:
         """The last row: every site's final model, examined. Moves no state, so that a run can be extended."""
         began = time.perf_counter()
         delivery = self.last_delivery()
-        exams: dict[int, Exam] = {}
-        for i, site in enumerate(self.sites):
-            exams |= take_exam(site, self.final(i, delivery))
+        work = [Work(site, self.kept, got) for site, got in zip(self.sites, delivery, strict=True)]
+        answers = self.runner.examine(work, self.spec.rounds, final=True)
+        exams = {site: exam for _, exams in answers for site, exam in exams.items()}
         n, total = self.data.n, time.perf_counter() - began
         steps = [
             schedule.steps_of(len(s.rows), self.spec.batch, self.common.finish_epochs, None, s.client(1).smallest)

@@ -157,6 +157,7 @@ def _go_on(driver: Driver, folder: RunFolder | None, callbacks: Sequence[Callbac
         status = "interrupted"
         raise
     finally:
+        driver.runner.end()
         if folder:
             if driver.round > saved:
                 folder.keep_rows(driver.rows)  # an interrupt may have come between a round and its row

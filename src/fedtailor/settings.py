@@ -19,11 +19,12 @@ HINTS: dict[str, Any] = {
     "seed": int, "device": str, "checkpoint_every": int,
     "weighting": Literal["auto", "size", "uniform"], "buffers": Literal["with_layer", "local"],
     "point": Literal["received", "trained", "adapted"] | None, "runner": Literal["auto", "sequential", "stacked"],
-    "on_nan": Literal["stop", "drop"],
+    "workers": int | None, "on_nan": Literal["stop", "drop"],
 }  # fmt: skip
 
 _LEAST = {
-    "rounds": 1, "epochs": 1, "steps": 1, "batch": 0, "eval_every": 1, "checkpoint_every": 1, "finish_epochs": 0
+    "rounds": 1, "epochs": 1, "steps": 1, "batch": 0, "eval_every": 1, "checkpoint_every": 1, "finish_epochs": 0,
+    "workers": 1,
 }  # fmt: skip
 
 

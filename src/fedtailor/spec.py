@@ -42,7 +42,8 @@ class RunSpec:
     finish_epochs: int | None = None  # local tuning after the last round; None: the method's own
     seed: int = 0
     device: str = "cpu"
-    runner: Literal["auto", "sequential", "stacked"] = "auto"
+    runner: Literal["auto", "sequential", "stacked"] = "auto"  # how a process trains its clients
+    workers: int | None = None  # processes that share a round's clients; None: as is best
     on_nan: Literal["stop", "drop"] = "stop"  # a client that diverges stops the run, or loses its round
     checkpoint_every: int = 10
 

@@ -46,6 +46,7 @@ OPTIONS: dict[str, tuple[list[str], list[str], Any]] = {
     "seed": (["--seed", "4"], ["spec", "seed"], 4),
     "seeds": (["--seeds", "1"], ["spec", "seed"], 0),
     "runner": (["--runner", "sequential"], ["spec", "runner"], "sequential"),
+    "workers": (["--workers", "1"], ["spec", "workers"], 1),
     "device": (["--device", "cpu"], ["spec", "device"], "cpu"),
     "on_nan": (["--on-nan", "drop"], ["spec", "on_nan"], "drop"),
     "checkpoint_every": (["--checkpoint-every", "1"], ["spec", "checkpoint_every"], 1),

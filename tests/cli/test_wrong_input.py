@@ -55,6 +55,7 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
     "no epochs": ([*RUN, "--epochs", "0"], ["epochs=0", "1 or more"]),
     "epochs and steps": ([*RUN, "--epochs", "1", "--steps", "5"], ["epochs=1", "steps=5", "one of them"]),
     "negative batch": ([*RUN, "--batch=-1"], ["batch=-1", "0 or more"]),
+    "no workers": ([*RUN, "--workers", "0"], ["workers=0", "1 or more"]),
     "no clients in a round": ([*RUN, "--cohort", "0"], ["cohort=0", "1 client or more"]),
     "more than all in a round": ([*RUN, "--cohort", "1.5"], ["cohort=1.5", "up to 1"]),
     "cohort beyond the clients": ([*RUN, "--cohort", "5"], ["cohort=5", "has 4"]),

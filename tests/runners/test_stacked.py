@@ -50,12 +50,17 @@ def equal_clients() -> Federation:
     )  # fmt: skip
 
 
+class Refuses(Sequential):
+    def train(self, work: Any, round: int, examine: bool) -> Any:
+        raise AssertionError("a client was trained by itself")
+
+
 class NoneAlone(Stacked):
-    """Fails where a client would be run by itself."""
+    """Fails where a client would be trained by itself."""
 
     def __init__(self, threads: int):
         super().__init__(threads)
-        self.alone = None  # type: ignore[assignment]
+        self.alone = Refuses(threads)
 
 
 def compared(method: Method, runner: Stacked, **options: Any) -> Driver:

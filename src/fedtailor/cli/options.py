@@ -89,7 +89,10 @@ FinishEpochs = Annotated[
 Seed = Annotated[str | None, _option("seed", "Seed of the run: initial values, batches, cohorts. 0.", RUNNING, "N")]
 Seeds = Annotated[str | None, _option("seeds", "Repeat with so many seeds, from --seed on.", RUNNING, "N")]
 Runner = Annotated[
-    str | None, _option("runner", "How clients are trained; auto chooses.", RUNNING, "auto|sequential|stacked")
+    str | None, _option("runner", "How a process trains its clients; auto chooses.", RUNNING, "auto|sequential|stacked")
+]
+Workers = Annotated[
+    str | None, _option("workers", "Processes that share a round's clients; chosen if not given.", RUNNING, "N")
 ]
 Device = Annotated[str | None, _option("device", "Where tensors are: cpu, cuda, cuda:1, mps.", RUNNING, "NAME")]
 OnNan = Annotated[

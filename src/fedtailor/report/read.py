@@ -22,7 +22,7 @@ FORMAT = 1
 _RUN_NEEDS = ("format", "method", "spec", "data", "primary", "higher_is_better")
 _DATA_NEEDS = ("name", "fingerprint", "clients")
 # Settings that do not make two runs different experiments.
-_INCIDENTAL = frozenset({"seed", "method", "device", "runner", "checkpoint_every", "on_nan"})
+_INCIDENTAL = frozenset({"seed", "method", "device", "runner", "workers", "checkpoint_every", "on_nan"})
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fedtailor.method import Received
-from fedtailor.site import Reply, Site
+from fedtailor.site import Exam, Reply, Site
 from fedtailor.tree import State
+
+Exams = Mapping[int, Exam]  # by the number of the site that is told of
+States = Mapping[int, State] | Sequence[State]  # what sites keep, by their number
 
 
 @dataclass(frozen=True)
 class Work:
-    """One client's part of a round."""
+    """One client's part of a round; what it keeps is read when it is its turn."""
 
     site: Site
-    kept: State
+    states: States
     got: Received | None
+
+    @property
+    def kept(self) -> State:
+        return self.states[self.site.number]
 
 
 class Runner(Protocol):
@@ -27,6 +34,18 @@ class Runner(Protocol):
         """How it works, for the record; a resumed run uses the same plan."""
         ...
 
+    def begin(self, sites: Sequence[Site]) -> None:
+        """Told of all clients before the first round."""
+        ...
+
     def train(self, work: Iterable[Work], round: int, examine: bool) -> Iterator[Reply]:
         """The replies, in any order."""
+        ...
+
+    def examine(self, work: Iterable[Work], round: int, final: bool = False) -> Iterator[tuple[int, Exams]]:
+        """The exams, in any order, of clients that are not training now; or of the models that they end with."""
+        ...
+
+    def end(self) -> None:
+        """Let go of processes and memory; it may begin again."""
         ...

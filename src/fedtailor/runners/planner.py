@@ -18,6 +18,7 @@ from fedtailor.registry import WrongInput
 from fedtailor.runners import Runner
 from fedtailor.runners.sequential import Sequential
 from fedtailor.runners.stacked import Stacked
+from fedtailor.runners.workers import Workers
 
 SMALL_MODEL = 2_000_000  # parameters; below it one thread is as fast as several, and steadier
 NARROW = 32  # channels up to which a convolution leaves a core idle
@@ -25,19 +26,23 @@ NARROW = 32  # channels up to which a convolution leaves a core idle
 KINDS: dict[str, type[Sequential | Stacked]] = {"sequential": Sequential, "stacked": Stacked}
 
 
-def planned(asked: str, arch: Arch, clients: int) -> Runner:
+def planned(asked: str, workers: int | None, arch: Arch, clients: int) -> Runner:
     """The runner for `clients` clients a round with this network."""
     parameters = sum(p.numel() for p in arch.net.parameters())
-    threads = 1 if parameters < SMALL_MODEL else torch.get_num_threads()
+    threads = 1 if parameters < SMALL_MODEL or (workers or 1) > 1 else torch.get_num_threads()
     if asked == "auto":
         convolutions = [m for m in arch.net.modules() if isinstance(m, nn.Conv1d | nn.Conv2d | nn.Conv3d)]
         narrow = all(m.out_channels <= NARROW for m in convolutions)
         asked = "stacked" if clients > 1 and narrow and parameters < SMALL_MODEL else "sequential"
-    return KINDS[asked](threads)
+    return made(KINDS[asked](threads), workers or 1)
 
 
 def again(plan: Mapping[str, Any]) -> Runner:
     """The runner that a record tells of: a resumed run takes the one it began with."""
     if plan.get("runner") not in KINDS:
         raise WrongInput(f"the run's runner {plan.get('runner')!r} is unknown here; use the version that wrote the run")
-    return KINDS[plan["runner"]](plan["threads"])
+    return made(KINDS[plan["runner"]](plan["threads"]), plan.get("workers", 1))
+
+
+def made(within: Sequential | Stacked, workers: int) -> Runner:
+    return Workers(within, workers) if workers > 1 else within

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,15 +21,18 @@ from fedtailor import schedule, tree
 from fedtailor.lanes import OneByOne, drawing_from, is_lanes, lanes, raw, selected
 from fedtailor.local import Client, Meter
 from fedtailor.method import Fitted, Received
-from fedtailor.runners import Work
+from fedtailor.runners import Exams, Work
 from fedtailor.runners.lane_client import LaneClient, LaneMeter, Unequal
-from fedtailor.runners.sequential import Sequential
-from fedtailor.site import EXPLODED, Common, Exam, Reply, Site, play
+from fedtailor.runners.sequential import Sequential, threads
+from fedtailor.site import EXPLODED, Common, Exam, Reply, Site, finished, model_of, play
 from fedtailor.tree import State, Tree
 
 MOST = 64  # clients in a chunk
 ROOM = 1 << 30  # bytes of models, states and messages in a chunk
 WIDE = 256  # rows of each client that are examined at a time
+
+T = TypeVar("T")
+Done = Callable[[Sequence[Work]], Iterable[T]]
 
 
 @dataclass(frozen=True)
@@ -66,11 +69,28 @@ class Stacked:
     def plan(self) -> Mapping[str, Any]:
         return {"runner": "stacked", "threads": self.threads}
 
+    def begin(self, sites: Sequence[Site]) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
     def train(self, work: Iterable[Work], round: int, examine: bool) -> Iterator[Reply]:
-        parts = list(work)
+        def one_by_one(chunk: Sequence[Work]) -> Iterator[Reply]:
+            return self.alone.train(chunk, round, examine)
+
+        return self.in_chunks(work, lambda chunk: together(chunk, round, examine), one_by_one)
+
+    def examine(self, work: Iterable[Work], round: int, final: bool = False) -> Iterator[tuple[int, Exams]]:
+        def one_by_one(chunk: Sequence[Work]) -> Iterator[tuple[int, Exams]]:
+            return self.alone.examine(chunk, round, final)
+
+        return self.in_chunks(work, lambda chunk: examined(chunk, round, final), one_by_one)
+
+    def in_chunks(self, work: Iterable[Work], stacked: Done[T], one_by_one: Done[T]) -> Iterator[T]:
         with threads(self.threads):
-            for chunk in self.chunks(parts):
-                yield from self.carried_out(chunk, round, examine)
+            for chunk in self.chunks(list(work)):
+                yield from self.carried_out(chunk, stacked, one_by_one)
 
     def chunks(self, parts: Sequence[Work]) -> Iterator[list[Work]]:
         """Clients that can be stacked, those with most rows first."""
@@ -83,29 +103,19 @@ class Stacked:
             for start in range(0, len(group), most):
                 yield group[start : start + most]
 
-    def carried_out(self, chunk: list[Work], round: int, examine: bool) -> list[Reply]:
+    def carried_out(self, chunk: list[Work], stacked: Done[T], one_by_one: Done[T]) -> Iterable[T]:
         if self.refused or len(chunk) == 1:
-            return list(self.alone.train(chunk, round, examine))
+            return one_by_one(chunk)
         try:
-            return together(chunk, round, examine)
+            return stacked(chunk)
         except Unequal:
-            return [reply for equal in by_size(chunk) for reply in self.carried_out(equal, round, examine)]
+            return [done for equal in by_size(chunk) for done in self.carried_out(equal, stacked, one_by_one)]
         except Exception as error:  # one by one, where a fault of the method shows with the client's name
-            replies = list(self.alone.train(chunk, round, examine))
+            done = list(one_by_one(chunk))
             self.refused = str(error) if isinstance(error, OneByOne) else f"{type(error).__name__}: {error}"
             method = chunk[0].site.common.method
             warnings.warn(f"{method!r} runs its clients one by one: {self.refused}", UserWarning, stacklevel=2)
-            return replies
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+            return done
 
 
 def kind_of(part: Work) -> Any:
@@ -149,6 +159,20 @@ def together(chunk: Sequence[Work], round: int, examine: bool) -> list[Reply]:
         )
         for i, part in enumerate(chunk)
     ]  # fmt: skip
+
+
+def examined(chunk: Sequence[Work], round: int, final: bool) -> list[tuple[int, Exams]]:
+    """Exams of several clients at once."""
+    site = LaneSite.of([part.site for part in chunk])
+    kept = stacked([part.kept for part in chunk])
+    messages = [part.got for part in chunk if part.got is not None]
+    got = received(messages) if messages else None
+    if final:
+        assert got is not None, "every site gets its last model"
+        model = finished(site, kept, got)
+    else:
+        model = model_of(site, kept, got, round)
+    return [(part.site.number, exams) for part, exams in zip(chunk, take_exams(site, model), strict=True)]
 
 
 def stacked(states: Sequence[State]) -> State:
