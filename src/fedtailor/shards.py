@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,6 +113,7 @@ class OpenShard:
             self.file = open(path, "rb")  # noqa: SIM115 - open as long as the shard is
         except OSError as error:
             raise BadShard(f"{path.name}: {error.strerror}") from None
+        weakref.finalize(self, self.file.close)
         if hashlib.file_digest(self.file, "sha256").hexdigest() != digest:
             raise BadShard(f"{path.name} does not match its digest")
         length = int.from_bytes(os.pread(self.file.fileno(), 8, 0), "little")

@@ -10,6 +10,7 @@ import copy
 import mmap
 import os
 import tempfile
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -75,6 +76,7 @@ class Shelf:
 
     def __init__(self) -> None:
         self.file = tempfile.TemporaryFile(prefix="fedtailor-")  # noqa: SIM115 - open as long as the shelf is
+        weakref.finalize(self, self.file.close)
         self.length = 0
         self.free: dict[int, list[int]] = {}  # places by size
         self.layouts: dict[Layout, Layout] = {}
