@@ -173,7 +173,7 @@ class Arch:
 def channels_last(x: Tensor) -> Tensor:
     """Pictures with the channels of a pixel beside each other. With one channel that is how they lie already, but only
     their strides say so: else the first convolution answers in the other layout, and all that follows is slow."""
-    rows, channels, height, width = x.shape
+    _, channels, height, width = x.shape
     if channels == 1 and x.is_contiguous():
         return x.as_strided(x.shape, (height * width, 1, width, 1))
     return x.contiguous(memory_format=torch.channels_last)

@@ -13,7 +13,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from fedtailor import registry
 from fedtailor.data import again
 from fedtailor.data.federation import Federation
 from fedtailor.driver import Callback, Diverged, Driver
-from fedtailor.method import Method, written
+from fedtailor.method import Method, short
 from fedtailor.methods.alone import Local
 from fedtailor.record import FORMAT, RunFolder, to_json, write_atomically
 from fedtailor.registry import WrongInput
@@ -120,23 +120,12 @@ def labelled(methods: Sequence[Method | str]) -> list[tuple[Method, str]]:
         method = registry.parse("method", asked) if isinstance(asked, str) else asked
         if not isinstance(method, Method):
             raise WrongInput(f"{asked!r} is not a method; give one such as FedAvg(), or its name")
-        label = registry.tidy("method", asked) if isinstance(asked, str) else _short(method)
+        label = registry.tidy("method", asked) if isinstance(asked, str) else short(method)
         found.setdefault(repr(method), (method, label))
     count = Counter(label for _, label in found.values())
     return [
         (method, label if count[label] == 1 else repr(method).removesuffix("()")) for method, label in found.values()
     ]
-
-
-def _short(method: Method) -> str:
-    """`LocalAttention(FedBN, kind='se')`: the text of a method less what is as by default."""
-    parts: list[str] = []
-    if is_dataclass(method):
-        for field in fields(method):
-            value = getattr(method, field.name)
-            if value != field.default:
-                parts.append(_short(value) if isinstance(value, Method) else f"{field.name}={written(value)}")
-    return f"{type(method).__name__}({', '.join(parts)})".removesuffix("()")
 
 
 def slug(text: str) -> str:

@@ -143,7 +143,8 @@ def takes_models_with_and_without_norm(method: Method) -> None:
 
 
 def keeps_types(method: Method) -> None:
-    """A float64 model stays one, and the names, shapes and types of all states are the same after every round."""
+    """A float64 model stays one, and the names, shapes and types of all states are the same after every round; so are
+    the shapes of what is explained."""
     driver = toy_driver(method, model=double, federation=toy_federation(torch.float64))
     shapes = outline(driver.state)
     for _ in range(2):
@@ -151,6 +152,11 @@ def keeps_types(method: Method) -> None:
         after = outline(driver.state)
         changed = {name for name in shapes.keys() | after.keys() if shapes.get(name) != after.get(name)}
         must(not changed, f"a round changes the outline of {', '.join(sorted(changed)[:5])}")
+    shown: dict[str, set[tuple[int, ...]]] = {}
+    for name, values in (item for row in driver.rows for item in explained(row)):
+        shown.setdefault(name.partition("/")[2], set()).add(np.shape(values))
+    uneven = [name for name, found in shown.items() if len(found) > 1]
+    must(not uneven, f"what is explained changes its shape: {', '.join(uneven[:5])}")
     model = {name: t.dtype for name, t in driver.initial.items()}
     for kept in driver.kept:
         for name, tensor in kept["personal"].items():
@@ -181,6 +187,13 @@ def runs_alike_in_every_runner(method: Method) -> None:
     must(left.keys() == right.keys(), "the states have other tensors when clients are trained together")
     far = [n for n in left if not torch.allclose(left[n], right[n], rtol=1e-8, atol=1e-10, equal_nan=True)]
     must(not far, f"{', '.join(far[:5])} differ when clients are trained together")
+    for first, second in zip(alone.rows, together.rows, strict=True):
+        mine, theirs = dict(explained(first)), dict(explained(second))
+        must(mine.keys() == theirs.keys(), "other things are explained when clients are trained together")
+        for name, values in mine.items():
+            left_shown, right_shown = (np.array(found, dtype=np.float64) for found in (values, theirs[name]))
+            close = np.allclose(left_shown, right_shown, rtol=1e-6, atol=1e-9, equal_nan=True)
+            must(close, f"what is explained as {name} differs when clients are trained together")
 
 
 def leaves_the_base_alone(method: Method) -> None:
@@ -230,6 +243,13 @@ def must_equal(a: Driver, b: Driver, when: str, rows: bool = True) -> None:
         for first, second in zip(a.rows, b.rows, strict=True):
             keys = [key for key in first if key != "seconds" and first[key] != second[key]]
             must(not keys, f"the rows of round {first['round']} differ in {', '.join(keys)} {when}")
+
+
+def explained(row: record.Row) -> Iterator[tuple[str, Any]]:
+    """What a round explains, by where it is shown and its name: `server/attention`, `3/alpha`."""
+    shown = row["explain"]
+    for where, tensors in [("server", shown.get("server", {})), *shown.get("clients", {}).items()]:
+        yield from ((f"{where}/{name}", values) for name, values in tensors.items())
 
 
 def identical(a: Tensor, b: Tensor) -> bool:

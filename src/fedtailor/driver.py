@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from fedtailor import messages, schedule, task, tree
 from fedtailor.arch import Arch
 from fedtailor.data.federation import Federation
 from fedtailor.messages import check_impersonal, size_of_message
-from fedtailor.method import Fed, Payload, Received, overrides
+from fedtailor.method import Fed, MethodNote, Payload, Received, overrides, short
 from fedtailor.nn import make
 from fedtailor.record import Row, RunFolder, plain
 from fedtailor.registry import WrongInput
@@ -42,10 +43,6 @@ class Diverged(RuntimeError):
     """Training gave a loss or a value that is not a number, and the run's policy is to stop."""
 
 
-class MethodNote(UserWarning):
-    """What a method has to say of its settings: a null point, a plug-in without effect."""
-
-
 class Callback:
     """What a run tells those who listen; override what you need."""
 
@@ -53,6 +50,21 @@ class Callback:
     def on_client(self, driver: Driver, done: int, of: int) -> None: ...
     def on_round(self, driver: Driver, row: Row) -> None: ...
     def on_end(self, driver: Driver, row: Row) -> None: ...
+
+
+class Delivery(Sequence[Received]):
+    """A payload for all sites; the message of each is unpacked when asked for."""
+
+    def __init__(self, driver: Driver, payload: Payload):
+        self.driver, self.payload = driver, payload
+
+    def __len__(self) -> int:
+        return self.driver.data.n
+
+    def __getitem__(self, number: Any) -> Any:
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        return self.driver.message(self.payload, number, number)
 
 
 class Driver:
@@ -164,12 +176,12 @@ class Driver:
             uploads = self.outboxes(cohort)
             server = self.aggregate(fed, server, uploads)
         payload = method.send(fed, server, index)
-        sent = {i: self.message(payload, place, i) for place, i in enumerate(cohort)}
-        down = {i: size_of_message(got) + self.public_due(i) for i, got in sent.items()}
+        deliver = {i: partial(self.message, payload, place, i) for place, i in enumerate(cohort)}
+        down = {i: size_of_message(payload, place) + self.public_due(i) for place, i in enumerate(cohort)}
         trainers = range(n) if method.trains == "all" else cohort
         examine = number % self.spec.eval_every == 0 or number == self.spec.rounds
         kept = self.kept.copy()
-        work = [Work(self.sites[i], self.kept, sent.get(i)) for i in trainers]
+        work = [Work(self.sites[i], self.kept, deliver.get(i)) for i in trainers]
         replies = {reply.number: reply for reply in self.collect(work, number, examine, kept)}
         stopped = sorted(i for i, reply in replies.items() if reply.kept is None)
         if stopped and (self.spec.on_nan == "stop" or len(stopped) == len(replies)):
@@ -242,13 +254,13 @@ class Driver:
     ) -> Iterator[tuple[int, Exam]]:
         """Exams of clients that did not take part, with the model broadcast or what they last held."""
         got = self.broadcast(payload)
-        work = [Work(self.sites[i], kept, None if got is None else replace(got, me=i)) for i in others]
+        work = [Work(self.sites[i], kept, None if got is None else partial(replace, got, me=i)) for i in others]
         for _, exams in self.runner.examine(work, number):
             yield from exams.items()
 
     def final_exams(self, delivery: Sequence[Received]) -> Iterator[tuple[int, Exam]]:
         """Exams of the models that clients end with."""
-        work = [Work(site, self.kept, got) for site, got in zip(self.sites, delivery, strict=True)]
+        work = [Work(site, self.kept, partial(delivery.__getitem__, i)) for i, site in enumerate(self.sites)]
         for _, exams in self.runner.examine(work, self.spec.rounds, final=True):
             yield from exams.items()
 
@@ -275,11 +287,10 @@ class Driver:
             } or None
         return found
 
-    def last_delivery(self) -> list[Received]:
+    def last_delivery(self) -> Delivery:
         """The messages that would follow the last round: every site gets its model."""
         index = torch.arange(self.data.n)
-        payload = self.common.method.send(self.fed(self.spec.rounds + 1), self.server, index)
-        return [self.message(payload, i, i) for i in range(self.data.n)]
+        return Delivery(self, self.common.method.send(self.fed(self.spec.rounds + 1), self.server, index))
 
     def final(self, number: int, delivery: Sequence[Received] | None = None) -> Tree:
         """The model that a client ends with."""
@@ -293,14 +304,14 @@ class Driver:
         marks = self.marks(self.final_exams(delivery))
         n, total = self.data.n, time.perf_counter() - began
         steps = [
-            schedule.steps_of(len(s.rows), self.spec.batch, self.common.finish_epochs, None, s.client(1).smallest)
-            for s in self.sites
+            schedule.steps_of(rows, self.spec.batch, self.common.finish_epochs, None, self.sites[0].client(1).smallest)
+            for rows in self.data.sizes.tolist()
         ]
         row: Row = {
             "round": self.round, "finish": True, "cohort": list(range(n)), "trainers": [], "point": self.common.point,
             **self.results(marks), "train_loss": [None] * n, "steps": steps if self.common.finish_epochs else [0] * n,
-            "down": [size_of_message(got) for got in delivery], "up": [0] * n, "explain": {}, "stopped": [],
-            "seconds": {"train": 0.0, "evaluate": total, "total": total},
+            "down": [size_of_message(delivery.payload, i) for i in range(n)], "up": [0] * n, "explain": {},
+            "stopped": [], "seconds": {"train": 0.0, "evaluate": total, "total": total},
         }  # fmt: skip
         row = plain(row)
         self.rows = [*self.rows, row]
@@ -360,8 +371,8 @@ class Driver:
         total = self.size_of(tree.pick(self.initial, frozenset(self.arch.names) - self.arch.buffers))
         return {
             "fedtailor": fedtailor.__version__, "torch": torch.__version__, "numpy": np.__version__,
-            "python": platform.python_version(), "method": repr(method), "point": self.common.point,
-            "finish_epochs": self.common.finish_epochs,
+            "python": platform.python_version(), "method": repr(method), "label": short(method),
+            "point": self.common.point, "finish_epochs": self.common.finish_epochs,
             "sees": method.sees, "citation": method.citation, "spec": self.spec.to_dict(),
             "data": {
                 "source": data.source, "name": data.name, "fingerprint": data.fingerprint(), "clients": data.clients,

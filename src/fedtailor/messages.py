@@ -39,6 +39,8 @@ def check_impersonal(state: Mapping[str, Any], private: frozenset[str], what: st
         )
 
 
-def size_of_message(got: Received) -> int:
-    """Bytes of a message as it would be encoded."""
-    return tree.nbytes({"model": got.model, "extra": got.extra, "peers": got.peers})
+def size_of_message(payload: Payload, place: int) -> int:
+    """Bytes of a client's part of a payload as it would be encoded, found without unpacking it."""
+    content = {**payload.common, **tree.transform(lambda t: t[place], payload.own)}
+    peers = 0 if payload.peer_ids is None else int((payload.peer_ids[place] >= 0).sum())
+    return tree.nbytes(content) + (peers * tree.nbytes(tree.transform(lambda t: t[0], payload.peers)) if peers else 0)

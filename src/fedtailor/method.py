@@ -23,6 +23,10 @@ from fedtailor.tree import State, Tree
 Point = Literal["received", "trained", "adapted"]
 
 
+class MethodNote(UserWarning):
+    """What a method has to say of its settings: a null point, a plug-in without effect."""
+
+
 @dataclass(frozen=True)
 class Fed:
     """What a server hook may know of the federation."""
@@ -121,7 +125,11 @@ class Method:
         return None
 
     def explain(self, client: Client, state: State, got: Received) -> dict[str, Tensor]:
-        """Small named tensors that show what the client learned."""
+        """Small named tensors, of constant shape, that show what the client learned.
+
+        docs/reference/run-folder.md has the names by which they are drawn. They are the client's: a simulation records
+        them, a real site hands them on only where it has agreed to.
+        """
         return {}
 
     def init_server(self, fed: Fed, model: Tree) -> State:
@@ -137,7 +145,7 @@ class Method:
         return {**server, "model": tree.mean(uploads["model"], weights)}
 
     def explain_server(self, fed: Fed, server: State) -> dict[str, Tensor]:
-        """Small named tensors that show what the server learned."""
+        """Small named tensors, of constant shape, that show what the server learned from what it was sent."""
         return {}
 
     def __repr__(self) -> str:
@@ -236,6 +244,17 @@ def written(value: object) -> str:
     if callable(value):
         return f"<your own {getattr(value, '__name__', type(value).__name__)}>"
     return repr(value)
+
+
+def short(method: Method) -> str:
+    """`LocalAttention(FedBN, kind='se')`: the text of a method less what is as by default."""
+    parts: list[str] = []
+    if is_dataclass(method):
+        for field in fields(method):
+            value = getattr(method, field.name)
+            if value != field.default:
+                parts.append(short(value) if isinstance(value, Method) else f"{field.name}={written(value)}")
+    return f"{type(method).__name__}({', '.join(parts)})".removesuffix("()")
 
 
 def overrides(method: Method, hook: str) -> bool:

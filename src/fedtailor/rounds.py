@@ -83,7 +83,7 @@ def federate(
     """Run a method on a federation; with `out`, keep a record there that can be resumed."""
     driver = Driver(spec, federation, runner)
     folder = RunFolder.create(Path(out), driver.info()) if out is not None else None
-    return _go_on(driver, folder, callbacks)
+    return go_on(driver, folder, callbacks)
 
 
 def resume(
@@ -115,23 +115,29 @@ def resume(
             raise WrongInput(f"{path} has {done} rounds already, so it cannot end at {rounds}; ask for {done} or more")
         spec = replace(spec, rounds=rounds)
     driver = Driver(spec, federation, runner or planner.again(info["plan"]))
+    restore(driver, folder)
+    folder.note(status="running", spec=spec.to_dict())
+    return go_on(driver, folder, callbacks)
+
+
+def restore(driver: Driver, folder: RunFolder) -> None:
+    """Set a driver back to the newest good checkpoint of a record, and the record with it."""
     round, state, messages = folder.load()
     for message in messages:
-        warnings.warn(message, stacklevel=2)
+        warnings.warn(message, stacklevel=3)
     folder.forget_after(round)
     if round:
         driver.restore(round, state, folder.rows())
         if [row["round"] for row in driver.rows] != list(range(1, round + 1)):
             raise WrongInput(
-                f"{path}/rows.jsonl lacks rows of rounds before its checkpoint of round {round}; restore the file, or "
-                "start the run again in another folder"
+                f"{folder.path}/rows.jsonl lacks rows of rounds before its checkpoint of round {round}; restore the "
+                "file, or start the run again in another folder"
             )
     folder.keep_rows(driver.rows)
-    folder.note(status="running", spec=spec.to_dict())
-    return _go_on(driver, folder, callbacks)
 
 
-def _go_on(driver: Driver, folder: RunFolder | None, callbacks: Sequence[Callback]) -> Run:
+def go_on(driver: Driver, folder: RunFolder | None, callbacks: Sequence[Callback] = ()) -> Run:
+    """The rounds that are left, and the finish."""
     driver.listeners = callbacks
     saved = driver.round
     status = "failed"

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from fedtailor import schedule
 from fedtailor.data.federation import Federation
-from fedtailor.driver import Driver, MethodNote
-from fedtailor.method import Method
+from fedtailor.driver import Driver
+from fedtailor.method import Method, MethodNote
 from fedtailor.nn.attention import Slot
 from fedtailor.runners.sequential import Sequential
 from fedtailor.spec import RunSpec

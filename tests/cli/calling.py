@@ -71,6 +71,8 @@ Call = Callable[..., Ended]
 
 def forget_plugins(patch: pytest.MonkeyPatch) -> None:
     """The names known now are those known when `patch` is undone."""
+    for kind in registry._entries:
+        registry.names(kind)  # the package registers its own once, when they are first asked for
     patch.setattr(registry, "_entries", {kind: dict(found) for kind, found in registry._entries.items()})
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from calling import Call
+from calling import FINDS_US, Call
 
 from fedtailor.cli.options import read_file
 
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
-NAMES = ("compare", "resume", "run-file", "plugin")
+NAMES = ("compare", "resume", "run-file", "plugin", "own-data", "explain", "federate")
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -25,8 +28,9 @@ def test_commands_and_options_exist(page: str, call: Call) -> None:
     lines = [line for block in blocks(page, "sh") for line in block.splitlines() if line.startswith("fedtailor")]
     assert lines
     for line in lines:
-        _, command, *rest = shlex.split(line)
-        shown = call(command, "--help")
+        _, *rest = shlex.split(line)
+        command = [rest.pop(0) for _ in range(2 if rest[0] in ("federation", "state") else 1)]
+        shown = call(*command, "--help")
         assert shown.code == 0, line
         for option in (part for part in rest if part.startswith("--")):
             assert f"{option} " in shown.out, line
@@ -53,6 +57,36 @@ def test_the_plugins_run(call: Call) -> None:
     ended = call("inspect", *plugins, *shape)
     assert ended.code == 0, ended.err
     assert "9 x 2352" in ended.out
+
+
+def run_file(text: str) -> str:
+    """Put a page's Python file where it says, and run it; gives what it printed."""
+    name = text.split("\n", 1)[0].removeprefix("# ")
+    Path(name).write_text(text, encoding="utf-8")
+    ended = subprocess.run([sys.executable, name], capture_output=True, text=True, env={**os.environ, **FINDS_US})
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+@pytest.mark.usefixtures("without_report")
+def test_own_pictures_and_tables_to_the_letter(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one round for the page's twenty, and the models at the end."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path.cwd() / "cache"))
+    make, keep = blocks("own-data", "python")
+    run_file(make)
+    lines = [line for block in blocks("own-data", "sh") for line in block.splitlines() if line.startswith("fedtailor")]
+    shown = call(*shlex.split(lines[0])[1:])
+    told = re.findall(r"```\n(pictures\(path.*?)```", (PAGES / "own-data.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert shown.out == told[0]
+    for line in lines[1:]:
+        _, command, *rest = shlex.split(line)
+        if "patients.csv" in line:
+            continue  # the other way to write the same
+        ended = call(command, *rest, *(("--rounds", 1, "--quiet") if command == "compare" else ()))
+        assert ended.code == 0, ended.err
+    printed = run_file(keep)
+    assert re.fullmatch(r"north: \d+\.\d% of 48 right\n", printed) and float(printed[7:].partition("%")[0]) > 70
+    assert sorted(path.name for path in Path().glob("*.pt")) == ["coast.pt", "north.pt", "south.pt"]
 
 
 def test_the_plugins_method_keeps_the_laws(call: Call) -> None:

@@ -16,7 +16,10 @@ from calling import FINDS_US, Call
 import fedtailor
 from fedtailor.cli import app, main
 
-COMMANDS = ("demo", "run", "compare", "resume", "list", "inspect", "report", "cite")
+COMMANDS = (
+    "demo", "run", "compare", "resume", "report", "explain", "list", "inspect", "cite", "data",
+    "serve", "join", "export", "predict",
+)  # fmt: skip
 
 
 def examples(text: str) -> list[str]:

@@ -214,6 +214,32 @@ def test_global_random_numbers_are_found() -> None:
         LAWS["has pure hooks"](Gambles())
 
 
+@dataclass(frozen=True, repr=False)
+class Grows(Method):
+    """Shows one number more in each round."""
+
+    def explain(self, client, state, got):
+        return {"rounds": torch.zeros(client.round)}
+
+
+@dataclass(frozen=True, repr=False)
+class ShowsTallies(Method):
+    """Counts the calls of its hook in what it shows."""
+
+    calls: ClassVar[list] = []
+
+    def explain(self, client, state, got):
+        self.calls.append(0)
+        return {"calls": torch.tensor(float(len(self.calls)))}
+
+
+def test_what_is_explained_keeps_its_shape_and_is_the_same_in_every_runner() -> None:
+    with pytest.raises(BrokenLaw, match="what is explained changes its shape: rounds"):
+        LAWS["keeps types"](Grows())
+    with pytest.raises(BrokenLaw, match=r"what is explained as \d/calls differs when clients are trained together"):
+        LAWS["runs alike in every runner"](ShowsTallies())
+
+
 def test_check_method_names_the_law_and_the_method() -> None:
     with pytest.raises(BrokenLaw, match=r"Narrows\(\) breaks the law 'keeps types'"):
         check_method(Narrows())

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +22,17 @@ def of_counts(counts: list[int]) -> Dataset:
         domain=rows % 5,
         domain_names=("a", "b", "c", "d", "e"),
         owner=rows * 8 // len(rows),
+        part=torch.tensor([0, 0, 1, 2])[rows % 4],
     )
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty data folder, and an empty cache."""
+    (tmp_path / "data").mkdir()
+    monkeypatch.setenv("FEDTAILOR_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "data"
 
 
 @pytest.fixture(scope="session")

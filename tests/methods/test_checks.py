@@ -52,6 +52,7 @@ def plain_sgd(epochs: int, batch: int, momentum: float, fixed: str = "none") -> 
     return net.state_dict()
 
 
+@pytest.mark.filterwarnings("ignore:FedRep. with head_epochs=0")
 @pytest.mark.parametrize(
     "method",
     [FedAvg(), Local(), Centralised(), FedBN(), FedPer(), FedRep(head_epochs=0), Ditto(), SCAFFOLD()],

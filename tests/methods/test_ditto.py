@@ -12,6 +12,7 @@ from torch import nn
 from fedtailor import Ditto, FedAvg, Local, WrongInput
 
 CENTRES, CURVATURES = np.array((1.0, 2.0, -3.0)), np.array((1.0, 4.0, 0.5))
+NOTED = pytest.mark.filterwarnings("ignore::fedtailor.driver.MethodNote")
 NORMED = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 1))
 
 
@@ -57,6 +58,7 @@ def test_numpy_reference_with_two_of_three_clients_a_round(setting: dict[str, fl
         close(kept["method"]["v"], own)
 
 
+@NOTED
 def test_lam_0_is_training_alone_bit_for_bit_statistics_of_batch_norm_included() -> None:
     data, setting = federation(regressions(dtype=np.float32)), {"batch": 2, "epochs": 2, "momentum": 0.9, "cohort": 2}
     ditto, alone = (play(method, data, NORMED, 4, **setting) for method in (Ditto(lam=0.0), Local()))
@@ -97,6 +99,7 @@ def test_v_never_leaves_and_one_model_travels_each_way() -> None:
     assert set(driver.server) == {"model"}
 
 
+@NOTED
 def test_the_default_does_something() -> None:
     data = federation(regressions())
     ditto, alone = (play(m, data, Line(0.4, -0.1), 2, epochs=3) for m in (Ditto(), Ditto(lam=0.0)))

@@ -33,7 +33,7 @@ from fedtailor import (
     WrongInput,
     pFedMe,
 )  # fmt: skip
-from fedtailor.driver import MethodNote
+from fedtailor.method import MethodNote
 from fedtailor.methods import fedala
 
 ALA = AdaptiveLocalAggregation
@@ -588,12 +588,12 @@ def test_it_shows_its_losses_and_a_histogram_for_each_layer() -> None:
     driver = play(FedALA(p=2, eta=2.0, cap=5, threshold=0.0), federation(regressions(dtype=np.float32)), normed(), 3)
     shown = [[row["explain"]["clients"][str(i)] for row in driver.rows] for i in range(3)]
     for client in shown:
-        assert [sum(x is not None for x in one["ala/losses"]) for one in client] == [0, 5, 1]
+        assert [sum(x is not None for x in one["ALA loss[epoch]"]) for one in client] == [0, 5, 1]
         for layer in ("0", "3"):
-            first, *_, last = (one[f"ala/weights/{layer}"] for one in client)
+            first, *_, last = (one[f"ALA weights[0..1]/{layer}"] for one in client)
             assert first == [0] * 9 + [1]  # all ones at first
             assert len(last) == 10 and sum(last) == pytest.approx(1)
-    assert any(client[-1]["ala/weights/0"][-1] < 1 for client in shown)
+    assert any(client[-1]["ALA weights[0..1]/0"][-1] < 1 for client in shown)
 
 
 def test_the_named_method_is_the_composition() -> None:

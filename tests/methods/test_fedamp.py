@@ -16,7 +16,6 @@ from reference import Model, close, descend, line
 from torch import Tensor
 
 from fedtailor import (
-    AdaptiveLocalAggregation,
     Driver,
     FedAMP,
     FedAvg,
@@ -29,7 +28,7 @@ from fedtailor import (
     registry,
 )
 from fedtailor.arch import Arch
-from fedtailor.driver import MethodNote
+from fedtailor.method import MethodNote
 
 NOTED = pytest.mark.filterwarnings("ignore::fedtailor.driver.MethodNote")
 WARNED = pytest.mark.filterwarnings("ignore:.*self-weight.*:UserWarning")
@@ -366,7 +365,6 @@ def test_the_text_is_read_back() -> None:
 PAIRINGS = [
     FedAMP(start_at="own"),
     HeurFedAMP(start_at="own"),
-    AdaptiveLocalAggregation(FedAMP()),
     LocalAttention(FedAMP(start_at="own")),
 ]
 

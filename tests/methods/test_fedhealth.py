@@ -18,8 +18,8 @@ from reference import SETTINGS
 from small import SmallNet, small_federation, small_spec
 from torch import Tensor, nn
 
-from fedtailor import Driver, FedAvg, FedHealth, LocalAttention, WrongInput, registry
-from fedtailor.driver import MethodNote
+from fedtailor import Driver, FedAvg, FedHealth, LocalAttention, WrongInput
+from fedtailor.method import MethodNote
 from fedtailor.methods.fedhealth import coral, linear_layers
 from fedtailor.site import take_exam
 
@@ -385,9 +385,3 @@ def test_a_plug_in_whose_private_names_the_cloud_model_would_lack_is_refused() -
 def test_impossible_values_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(WrongInput, match=f"FedHealth: .*{next(iter(wrong))}.* must be"):
         FedHealth(**wrong)
-
-
-def test_the_text_is_read_back() -> None:
-    method = FedHealth(eta_c=0.1, cloud_epochs=2, align="none", share=0.2)
-    assert registry.parse("method", repr(method)) == method
-    assert registry.parse("method", "fedhealth") == FedHealth()

@@ -17,20 +17,8 @@ from quadratic import Line, TwoLayers, common, federation, play, regressions, sa
 from reference import SETTINGS
 from torch import Tensor, nn
 
-from fedtailor import (
-    FTL,
-    Arch,
-    Driver,
-    FedAvg,
-    Federation,
-    FedPHP,
-    Method,
-    RunSpec,
-    Wrapper,
-    WrongInput,
-    registry,
-)
-from fedtailor.driver import MethodNote
+from fedtailor import FTL, Arch, Driver, FedAvg, Federation, FedPHP, Method, RunSpec, Wrapper, WrongInput
+from fedtailor.method import MethodNote
 from fedtailor.methods.fedphp import mmd
 from fedtailor.site import take_exam
 
@@ -271,17 +259,6 @@ def test_next_to_its_teacher_a_student_is_pulled_nowhere() -> None:
     torch.testing.assert_close(common(driver), common(plain), rtol=1e-12, atol=1e-12)
 
 
-def test_a_strong_pull_brings_the_features_nearer_to_those_of_the_teacher() -> None:
-    x = torch.from_numpy(ROWS[2][0])
-
-    def apart(lambda_r: float) -> float:
-        driver = play(FedPHP(lambda_r=lambda_r), federation(ROWS), normed(), 1, epochs=20)
-        before, after = (driver.arch.features(m, x, train=False) for m in (driver.initial, own(driver, 2)))
-        return float(mmd(after, before))
-
-    assert apart(0.9) < apart(0.5) < apart(0.01)
-
-
 # ---------- who keeps what ----------
 
 
@@ -413,21 +390,11 @@ def test_the_defaults_say_nothing_and_do_something() -> None:
      {"lambda_r": math.nan}, {"regulariser": "l2"}],
 )  # fmt: skip
 def test_impossible_values_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(WrongInput, match=f"FedPHP: {next(iter(wrong))}=.* must be"):
+    reason = ", or nothing is learned" if wrong.get("lambda_r") == 1.0 else ""
+    with pytest.raises(WrongInput, match=f"FedPHP: {next(iter(wrong))}=.* must be .*{reason}"):
         FedPHP(**wrong)
-
-
-def test_a_weight_that_leaves_no_loss_is_refused_with_the_reason() -> None:
-    with pytest.raises(WrongInput, match=r"lambda_r=1.0 must be 0 or more and below 1, or nothing is learned"):
-        FedPHP(lambda_r=1.0)
 
 
 def test_distillation_of_a_single_output_is_refused() -> None:
     with pytest.raises(WrongInput, match="regulariser='kd' needs classes, and the model has one output; take 'mmd'"):
         play(FedPHP(regulariser="kd"), federation(ROWS), normed(), 1)
-
-
-def test_the_text_is_read_back() -> None:
-    method = FedPHP(mu_max=0.5, lambda_r=0.1, regulariser="kd")
-    assert registry.parse("method", repr(method)) == method
-    assert registry.parse("method", "fedphp") == FedPHP()

@@ -12,6 +12,7 @@ from torch import nn
 
 from fedtailor import FedPer, FedRep, WrongInput, schedule
 
+NOTED = pytest.mark.filterwarnings("ignore::fedtailor.driver.MethodNote")
 ROWS = regressions()
 
 
@@ -25,6 +26,7 @@ def test_one_round_by_hand() -> None:
     assert body[:, 0].tolist() == pytest.approx([0.5 + 0.10428 * 1.055, 0.1 - 0.10428 * 0.489])
 
 
+@NOTED
 @pytest.mark.parametrize("head_epochs", [0, 1, 4])
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_numpy_reference_with_two_of_three_clients_a_round(setting: dict[str, float], head_epochs: int) -> None:
@@ -45,6 +47,7 @@ def test_numpy_reference_with_two_of_three_clients_a_round(setting: dict[str, fl
         close(kept["personal"], {"head.weight": head})
 
 
+@NOTED
 def test_without_head_epochs_the_head_stays_as_it_was_drawn_and_the_body_is_trained() -> None:
     driver = play(FedRep(head_epochs=0), federation(ROWS), TwoLayers(), 3)
     start = TwoLayers().state_dict()
@@ -53,6 +56,7 @@ def test_without_head_epochs_the_head_stays_as_it_was_drawn_and_the_body_is_trai
     assert [row["steps"] for row in driver.rows] == [[1, 1, 1]] * 3
 
 
+@NOTED
 def test_without_head_epochs_one_step_moves_the_body_as_fedper_does() -> None:
     fedrep, fedper = (play(m, federation(ROWS), TwoLayers(), 1) for m in (FedRep(head_epochs=0), FedPer()))
     assert same(fedrep.server["model"], fedper.server["model"])

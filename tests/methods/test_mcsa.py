@@ -33,7 +33,7 @@ from fedtailor import (
     registry,
 )
 from fedtailor.arch import Arch
-from fedtailor.driver import MethodNote
+from fedtailor.method import MethodNote
 from fedtailor.methods import mixing
 
 Values = dict[str, Tensor]
@@ -463,9 +463,7 @@ def test_an_inner_method_without_one_model_for_all_is_refused(inner: Method) -> 
 
 PAIRINGS = [
     FedMCSA(component="tensor", size_weighting=True, train="sampled", inner_steps=2),
-    ComponentAttention(pFedMe()),
     ComponentAttention(FedBN()),
-    ComponentAttention(LocalAttention(FedAvg())),
     LocalAttention(ComponentAttention(FedAvg())),
 ]
 

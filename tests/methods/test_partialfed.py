@@ -37,7 +37,7 @@ from fedtailor import (
     registry,
     tree,
 )  # fmt: skip
-from fedtailor.driver import MethodNote
+from fedtailor.method import MethodNote
 from fedtailor.toy import run, toy_driver
 
 ALA = AdaptiveLocalAggregation
@@ -648,7 +648,7 @@ def test_it_shows_how_probable_each_group_is_to_be_loaded(level: Any, projection
               "layer": ["stem", "body.0.0", "body.0.1", "body.1.0", "body.1.1", "fc"]}[level]  # fmt: skip
     for i in range(3):
         shown = driver.rows[-1]["explain"]["clients"][str(i)]
-        assert list(shown) == [f"global/{label}" for label in labels]
+        assert list(shown) == [f"probability of loading globally/{label}" for label in labels]
         alpha = own_state(driver, i)["alpha"]
         expected = alpha[:, 1] if projection else 1 / (1 + torch.exp(alpha[:, 0] - alpha[:, 1]))
         assert list(shown.values()) == pytest.approx(expected.tolist(), rel=1e-6)
@@ -685,7 +685,7 @@ def test_what_a_plug_in_keeps_private_is_always_the_clients_own() -> None:
     assert same(common(ours), common(fedper))
     assert all(same(a["trained"], b["trained"]) for a, b in zip(ours.kept, fedper.kept, strict=True))
     shown = [set(client) for client in ours.rows[-1]["explain"]["clients"].values()]
-    assert shown and all(labels == {"global/0", "global/1"} for labels in shown)
+    assert shown and all(labels == {f"probability of loading globally/{layer}" for layer in "01"} for labels in shown)
 
 
 @pytest.mark.parametrize("method", [PartialFedFix("fc"), PartialFedAdaptive(f_m=1, alpha_lr=0.3)], ids=repr)
@@ -779,8 +779,9 @@ def test_private_attention_stays_home_and_the_base_is_shared_out_as_ever(inner: 
     trained = [kept["personal"] for i, kept in enumerate(driver.kept) if i in driver.rows[-1]["cohort"]]
     assert not same(trained[0], trained[1])
     shown = {label for row in driver.rows for client in row["explain"]["clients"].values() for label in client}
-    assert not any(label.startswith("global/") and "squeeze" in label for label in shown)
-    assert any(label.startswith("global/") for label in shown) is isinstance(inner, PartialFedAdaptive)
+    strategy = {label for label in shown if label.startswith("probability of loading globally/")}
+    assert not any("squeeze" in label for label in strategy)
+    assert bool(strategy) is isinstance(inner, PartialFedAdaptive)
 
 
 def test_attention_that_is_shared_is_left_out_by_its_role() -> None:
@@ -792,7 +793,6 @@ def test_attention_that_is_shared_is_left_out_by_its_role() -> None:
 
 LAWS = ["has pure hooks", "keeps the private", "resumes"]
 TOGETHER = {
-    "ALA(Fix)": ALA(INSIDE[0], cap=2), "ALA(Adaptive)": ALA(INSIDE[1], cap=2),
     "LocalAttention(Fix)": LocalAttention(INSIDE[0], kind="se"),
     "ALA(LocalAttention(Adaptive))": ALA(LocalAttention(PartialFedAdaptive(level="block"), kind="se"), cap=2),
     "every option": PartialFedAdaptive(update="both", shared_batches=True, projection=True, alpha_optimizer="sgd"),

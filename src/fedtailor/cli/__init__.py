@@ -12,6 +12,9 @@ from typing import Annotated
 
 import typer
 
+from fedtailor.cli import federation, personal
+from fedtailor.cli.data import data
+from fedtailor.cli.explain import explain
 from fedtailor.cli.look import cite, inspect_, list_, report
 from fedtailor.cli.runs import compare, demo, resume, run
 from fedtailor.cli.terminal import fail, interruptible, keep_traceback, say
@@ -28,11 +31,14 @@ app = typer.Typer(
 )
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Run": (demo, run, compare, resume),
-    "Look": (report, list_, inspect_, cite),
+    "Look": (report, explain, list_, inspect_, cite, data),
+    "Federate over a network": (federation.serve, federation.join, personal.export, personal.predict),
 }
 for panel, doings in _COMMANDS.items():
     for doing in doings:
         app.command(doing.__name__.rstrip("_"), rich_help_panel=panel)(interruptible(doing))
+app.add_typer(federation.app, name="federation", rich_help_panel="Federate over a network")
+app.add_typer(personal.app, name="state", rich_help_panel="Federate over a network")
 
 
 def _say_version(asked: bool) -> None:

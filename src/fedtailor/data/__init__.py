@@ -5,11 +5,22 @@ from __future__ import annotations
 import dataclasses
 
 from fedtailor import registry
+from fedtailor.data.air import air, air_beijing, air_cities
+from fedtailor.data.arrays import arrays
 from fedtailor.data.by_class import class_pairs, dirichlet, pathological
+from fedtailor.data.cifar import cifar10, cifar100
 from fedtailor.data.digits import digits
 from fedtailor.data.federation import Dataset, Federation
-from fedtailor.data.partition import Partition, Parts, by_size, domain, iid, natural
+from fedtailor.data.folders import domainnet, office31, office_home, pacs, pictures
+from fedtailor.data.idx import fashion_mnist, mnist
+from fedtailor.data.mnist_m import mnist_m
+from fedtailor.data.partition import Partition, Parts, as_given, by_size, domain, iid, natural
+from fedtailor.data.svhn import svhn
 from fedtailor.data.synthetic import synthetic
+from fedtailor.data.tables import table
+from fedtailor.data.text import ag_news
+from fedtailor.data.tiny import tiny_imagenet
+from fedtailor.data.usps import usps
 from fedtailor.registry import WrongInput
 
 __all__ = [
@@ -17,17 +28,37 @@ __all__ = [
     "Federation",
     "Partition",
     "Parts",
+    "ag_news",
     "again",
+    "air",
+    "air_beijing",
+    "air_cities",
+    "arrays",
+    "as_given",
     "by_size",
+    "cifar10",
+    "cifar100",
     "class_pairs",
     "digits",
     "dirichlet",
     "domain",
+    "domainnet",
+    "fashion_mnist",
     "iid",
     "load",
+    "mnist",
+    "mnist_m",
     "natural",
+    "office31",
+    "office_home",
+    "pacs",
     "pathological",
+    "pictures",
+    "svhn",
     "synthetic",
+    "table",
+    "tiny_imagenet",
+    "usps",
 ]
 
 

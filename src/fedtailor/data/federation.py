@@ -76,6 +76,8 @@ class Dataset:
     domain: Tensor | None = None  # int64 [rows]: the domain of each row
     domain_names: tuple[str, ...] = ()
     owner: Tensor | None = None  # int64 [rows]: the client that holds the row by nature
+    owner_names: tuple[str, ...] = ()  # of all owners, where they have names
+    part: Tensor | None = None  # int64 [rows]: 0, 1 or 2 for rows to train, validate or test on, where that is given
     model: str = "dnn"  # as text for the registry
     partition: str = "iid"  # as text for the registry
     settings: Mapping[str, Any] = field(default_factory=dict)  # of a run: rounds, batch, lr ...
@@ -85,7 +87,8 @@ class Dataset:
     def __post_init__(self) -> None:
         _check_rows(self.name, self.x, self.y, self.classes, self.task)
         _check_column(self.name, "domain", self.domain, len(self.x), len(self.domain_names))
-        _check_column(self.name, "owner", self.owner, len(self.x), None)
+        _check_column(self.name, "owner", self.owner, len(self.x), len(self.owner_names) or None)
+        _check_column(self.name, "part", self.part, len(self.x), 3)
 
 
 @dataclass(frozen=True, eq=False)

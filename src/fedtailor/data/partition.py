@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -90,6 +90,7 @@ def parts_of(
     test: float,
     groups: tuple[int, ...] | None = None,
     group_names: tuple[str, ...] = ("all",),
+    names: tuple[str, ...] = (),
 ) -> Parts:
     """The rows of each client, split at random into train, validation and test."""
     split = []
@@ -100,7 +101,7 @@ def parts_of(
         split.append(_in_three(order, checks, tests))
     train, checked, tested = zip(*split, strict=True)
     width = len(str(len(hands) - 1))
-    names = tuple(f"client-{number:0{width}d}" for number in range(len(hands)))
+    names = names or tuple(f"client-{number:0{width}d}" for number in range(len(hands)))
     return Parts(train, checked, tested, names, groups or (0,) * len(hands), group_names)
 
 
@@ -219,13 +220,44 @@ class natural:
         check_shares(self, self.validation, self.test)
 
     def cut(self, dataset: Dataset, seed: int) -> Parts:
-        if dataset.owner is None:
-            raise WrongInput(f"natural: rows of {dataset.name} have no owner; use iid, by_size or dirichlet")
-        owner = dataset.owner.numpy()
-        hands = [np.flatnonzero(owner == client) for client in np.unique(owner)]
-        if dataset.domain is not None:
-            domains = [set(dataset.domain[torch.from_numpy(rows)].tolist()) for rows in hands]
-            if all(len(found) == 1 for found in domains):  # then they are the groups
-                groups = tuple(found.pop() for found in domains)
-                return parts_of(hands, seed, self.validation, self.test, groups, dataset.domain_names)
-        return parts_of(hands, seed, self.validation, self.test)
+        hands, names = _owned(dataset, self)
+        return parts_of(hands, seed, self.validation, self.test, *_by_domain(dataset, hands), names)
+
+
+@register("partition", "as_given")
+@dataclass(frozen=True)
+class as_given:
+    """Every client holds what it holds by nature, and the source says what is trained, validated and tested on."""
+
+    def cut(self, dataset: Dataset, seed: int) -> Parts:
+        if dataset.part is None:
+            raise WrongInput(f"as_given: {dataset.name} says of no row what it is for; use natural, iid or dirichlet")
+        hands, names = _owned(dataset, self)
+        part = dataset.part.numpy()
+        train, checks, tests = ([torch.from_numpy(rows[part[rows] == kind]) for rows in hands] for kind in range(3))
+        without = [number for number, rows in enumerate(train) if not len(rows)]
+        if without:
+            who = names[without[0]] if names else f"client {without[0]}"
+            raise WrongInput(f"as_given: {who} of {dataset.name} has no row to train on; give it some or leave it out")
+        parts = parts_of(hands, seed, 0, 0, *_by_domain(dataset, hands), names)
+        return replace(parts, train=tuple(train), validation=tuple(checks), test=tuple(tests))
+
+
+def _owned(dataset: Dataset, partition: object) -> tuple[list[Rows], tuple[str, ...]]:
+    """The rows of each owner, and the owners' names."""
+    if dataset.owner is None:
+        name = type(partition).__name__
+        raise WrongInput(f"{name}: rows of {dataset.name} have no owner; use iid, by_size or dirichlet")
+    owner = dataset.owner.numpy()
+    present = np.unique(owner)
+    names = tuple(dataset.owner_names[number] for number in present) if dataset.owner_names else ()
+    return [np.flatnonzero(owner == number) for number in present], names
+
+
+def _by_domain(dataset: Dataset, hands: Sequence[Rows]) -> tuple[tuple[int, ...] | None, tuple[str, ...]]:
+    """Domains are the groups of clients, where each client keeps to one."""
+    if dataset.domain is not None:
+        domains = [set(dataset.domain[torch.from_numpy(rows)].tolist()) for rows in hands]
+        if all(len(found) == 1 for found in domains):
+            return tuple(found.pop() for found in domains), dataset.domain_names
+    return None, ("all",)

@@ -12,9 +12,11 @@ private (under a plug-in) have no global counterpart and are outside the penalty
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fedtailor import tree
+from fedtailor.arch import Arch
 from fedtailor.local import Client, descend
 from fedtailor.method import Fed, Fitted, Method, Received, require
 from fedtailor.registry import register
@@ -39,6 +41,10 @@ class Ditto(Method):
 
     def __post_init__(self) -> None:
         require(self.lam >= 0, "Ditto", f"lam={self.lam} must be 0 or more; 0 is training alone")
+
+    def notes(self, arch: Arch, n: int) -> Iterator[str]:
+        if self.lam == 0:
+            yield "Ditto: with lam=0 nothing holds v_i near the global model, and the models tested are trained alone"
 
     def init_client(self, fed: Fed, model: Tree) -> State:
         return {"v": model}

@@ -36,6 +36,7 @@ from fedtailor.method import Fed, Fitted, Method, Payload, Received, Wrapper, ov
 from fedtailor.methods.fedamp import MessagePassing
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.methods.groups import Level, groups
+from fedtailor.methods.partialfed import PartialFedFix
 from fedtailor.methods.proximal import innermost
 from fedtailor.registry import register
 from fedtailor.tree import State, Tree
@@ -99,12 +100,15 @@ class AdaptiveLocalAggregation(Wrapper):
     def notes(self, arch: Arch, n: int) -> Iterator[str]:
         yield from self.inner.notes(arch, n)
         shared = self.top(arch, len(arch.layers))
+        base, weighted = innermost(self.inner), {name for names in self.top(arch, self.p).values() for name in names}
         who = "AdaptiveLocalAggregation"
         if not shared:
             yield f"{who}: {type(self.inner).__name__} shares no layer of this model, so there is nothing to mix"
         elif self.p == 0 or self.eta == 0:
             value = "p=0 no layer has weights" if self.p == 0 else "eta=0 all weights stay one"
             yield f"{who}: with {value}, so this is {self.inner!r}"
+        elif isinstance(base, PartialFedFix) and not base.loaded(arch) & weighted & arch.trainable:
+            yield f"{who}: with p={self.p} only {self.level}s that {base!r} does not load have weights: nothing to mix"
         elif self.p > len(shared):
             yield f"{who}: p={self.p}, but only {len(shared)} {self.level}s are shared: all of them have weights"
         if n == 1:
@@ -175,10 +179,10 @@ class AdaptiveLocalAggregation(Wrapper):
         return Fitted(fitted.model, {**fitted.state, "local": local}, fitted.extra)
 
     def explain(self, client: Client, state: State, got: Received) -> dict[str, Tensor]:
-        shown = {"ala/losses": state["losses"]}
+        shown = {"ALA loss[epoch]": state["losses"]}
         for layer, names in self.top(client.arch, self.p).items():
             weights = torch.cat([state["w"][name].flatten() for name in names if name in state["w"]])
-            shown[f"ala/weights/{layer}"] = torch.histc(weights, BINS, 0, 1) / weights.numel()
+            shown[f"ALA weights[0..1]/{layer}"] = torch.histc(weights, BINS, 0, 1) / weights.numel()
         return {**super().explain(client, state, got), **shown}
 
 

@@ -40,7 +40,7 @@ from torch.nn.functional import normalize
 from fedtailor import schedule, tree
 from fedtailor.arch import Arch
 from fedtailor.local import SGD, Adam, Batch, Client, Descent, descend
-from fedtailor.method import Fed, Fitted, Method, Payload, Received, require
+from fedtailor.method import Fed, Fitted, Method, MethodNote, Payload, Received, require
 from fedtailor.methods import clusters, mixing
 from fedtailor.registry import fits, register, spell
 from fedtailor.tree import State, Tree
@@ -174,8 +174,8 @@ class FedHAM(Method):
         done = descend(
             client, state["theta"], lr={part: self.rate(part, client.lr) for part in state["theta"]},
             build=lambda theta, batch: ham.mix(x, *ham.weights(at_x, theta)),
-            opt=HamOptimiser(self.by_adam), opt_state={**state["adam"], "slopes": torch.zeros_like(state["slopes"])},
-            epochs=epochs, stream=stream,
+            only=self.learned, opt=HamOptimiser(self.by_adam), epochs=epochs, stream=stream,
+            opt_state={**state["adam"], "slopes": torch.zeros_like(state["slopes"])},
         )  # fmt: skip
         alpha, beta = ham.weights(at_x, done.theta)
         shown = torch.zeros_like(state["alpha"]).index_copy(0, ham.peer_ids, alpha[: len(ham.peer_ids)])
@@ -198,12 +198,16 @@ class FedHAM(Method):
         alpha: Tensor = state["alpha"]
         return {
             "alpha": alpha, "alpha entropy": -torch.xlogy(alpha, alpha).sum(), "alpha largest": alpha.max(),
-            "beta": state["beta"], "gradient norms": state["slopes"],
+            "beta[own,attended,global]": state["beta"],
+            "gradient norm/first layer": state["slopes"][0], "gradient norm/second layer": state["slopes"][1],
         }  # fmt: skip
 
     # the server
 
     def init_server(self, fed: Fed, model: Tree) -> State:
+        if self.p != "auto" and fed.rounds <= self.p:
+            says = f"FedHAM: p={self.p} rounds of warm-up leave no round of {fed.rounds} for attention, and this is "
+            warnings.warn(says + "FedAvg tested after local training", MethodNote, stacklevel=2)
         losses = torch.full((STALE + 1,), torch.inf)
         flags = {"warm": torch.ones(()), "warned": torch.zeros(())}
         return {"model": model, **mixing.keep(model, fed.n), "losses": losses, **flags}
@@ -218,11 +222,13 @@ class FedHAM(Method):
 
     def aggregate(self, fed: Fed, server: State, uploads: State, weights: Tensor, cohort: Tensor) -> State:
         losses = torch.cat([server["losses"][1:], uploads["extra"]["loss"].mean()[None].to(server["losses"])])
-        stale = losses[-1] > 0.99 * losses[0]  # less than 1 % better than STALE rounds ago
+        stale = losses[-1] >= 0.99 * losses[0]  # not 1 % better than STALE rounds ago
         turned = bool(uploads["extra"]["own"].mean() > OWN)
         if turned and server["warned"] == 0:  # said once in a run
+            rate = "ham_lr" if ".q2" in self.by_adam else "lam"
             says = f"FedHAM: attention has turned to the clients' own models (mean beta above {OWN}), which is "
-            says += "training alone; learn the second layer more slowly (lam), or the first one only (layers='first')"
+            says += f"training alone; learn the second layer more slowly ({rate}), or the first one only "
+            says += "(layers='first')"
             warnings.warn(says, UserWarning, stacklevel=2)
         return {
             "model": tree.mean(uploads["model"], weights),

@@ -12,6 +12,7 @@ forward passes of both phases. (3) Clients are weighted by size; the paper's are
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fedtailor.arch import Arch
@@ -39,6 +40,10 @@ class FedRep(Method):
 
     def __post_init__(self) -> None:
         require(self.head_epochs >= 0, "FedRep", f"head_epochs={self.head_epochs} must be 0 or more")
+
+    def notes(self, arch: Arch, n: int) -> Iterator[str]:
+        if self.head_epochs == 0:
+            yield "FedRep: with head_epochs=0 no head is ever trained; every client keeps the first one"
 
     def personal(self, arch: Arch) -> frozenset[str]:
         return body_and_head("FedRep", arch)

@@ -159,9 +159,9 @@ class LocalAttention(Wrapper):
         own = {"inner": {**got.model, **attention}}  # whole, unless the inner method sends no one model
         for path, model in [*holders(own, names, attention), *holders(state["inner"], names, attention)]:
             if self.kind == "hybrid":
-                shown |= {f"mixture/{path}{place}": u for place, u in mixtures(client.arch, model).items()}
+                shown |= {f"mixture[SE,ECA,CA]/{path}{place}": u for place, u in mixtures(client.arch, model).items()}
             else:
-                shown |= {f"attention/{path}{place}": a for place, a in means(client, model).items()}
+                shown |= {f"mean mask/{path}{place}": a for place, a in means(client, model).items()}
         return shown
 
 

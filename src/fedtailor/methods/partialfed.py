@@ -206,9 +206,9 @@ class PartialFedAdaptive(Method):
 
     def explain(self, client: Client, state: State, got: Received) -> dict[str, Tensor]:
         """How probable each group that holds a shared parameter is to be loaded globally."""
-        chance = self.probability(state["alpha"])
+        chance, what = self.probability(state["alpha"]), "probability of loading globally"
         found = enumerate(groups(client.arch, self.level))
-        return {f"global/{group}": chance[i] for i, (group, names) in found if names & client.shared}
+        return {f"{what}/{group}": chance[i] for i, (group, names) in found if names & client.shared}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from fedtailor.metrics import How
 from fedtailor.report import words
 from fedtailor.report.curves import curve, over_traffic, reached
 from fedtailor.report.outcomes import Outcome, exchanged, mean_of
-from fedtailor.report.read import Comparison
+from fedtailor.report.read import Comparison, Entry
 from fedtailor.report.table import POINTS, SELECTIONS, columns
 from fedtailor.report.verdict import differing
 
@@ -49,7 +49,7 @@ def client_table(comparison: Comparison, found: Sequence[Outcome]) -> str:
     if gains:
         note += " Blue: better than Local; orange and ▼: worse."
     return (
-        _table(head, lines, "All numbers by site", tall=True, text=("group",))
+        html_table(head, lines, "All numbers by site", tall=True, text=("group",))
         + f'<p class="caption">{escape(note)}</p>'
     )
 
@@ -65,7 +65,7 @@ def group_table(comparison: Comparison, found: Sequence[Outcome]) -> str:
         cells = "".join(f"<td>{_number(mean, comparison.primary)}</td>" for mean in means)
         lines.append(f'<tr><th scope="row">{escape(name)}</th><td>{len(members)}</td>{cells}</tr>')
     head = ["group", "sites", *(f"{o.label}: {' / '.join(o.points)}, {o.taken}" for o in tested)]
-    return _table(head, lines, "Mean by group")
+    return html_table(head, lines, "Mean by group")
 
 
 def traffic_table(comparison: Comparison, found: Sequence[Outcome]) -> str:
@@ -90,7 +90,7 @@ def traffic_table(comparison: Comparison, found: Sequence[Outcome]) -> str:
         "whole run, all sites",
         "per site, until as good as Local",
     ]
-    return _table(head, lines, "Traffic")
+    return html_table(head, lines, "Traffic")
 
 
 def settings_list(comparison: Comparison) -> str:
@@ -125,11 +125,18 @@ def method_table(comparison: Comparison) -> str:
             f'<td class="text wrap"><code>{escape(entry.runs[0].method)}</code></td>',
         ]
         cells += [f"<td>{escape(_thousands(parameters.get(part)))}</td>" for part in ("shared", "personal")]
-        cells.append(f'<td class="text">{escape(_SEES.get(str(info.get("sees")), ""))}</td>')
+        cells.append(f'<td class="text">{escape(_seen(entry, parameters.get("shared")))}</td>')
         cells += [f"<td>{escape(_plain(entry.runs[0].settings.get(key)))}</td>" for key in differ]
         lines.append(f"<tr>{''.join(cells)}</tr>")
     head = ["method", "in full", "shared parameters", "personal parameters", "the server sees", *differ]
-    return "<h3>Methods</h3>" + _table(head, lines, "Methods", text=("in full", "the server sees"))
+    return "<h3>Methods</h3>" + html_table(head, lines, "Methods", text=("in full", "the server sees"))
+
+
+def _seen(entry: Entry, shared: Any) -> str:
+    """What the server sees; nothing where nothing is shared."""
+    if entry.is_pooled:
+        return "everybody's rows"
+    return "nothing" if shared == 0 else _SEES.get(str(entry.runs[0].info.get("sees")), "")
 
 
 def run_table(comparison: Comparison, beside: Path) -> str:
@@ -150,14 +157,14 @@ def run_table(comparison: Comparison, beside: Path) -> str:
             )
             lines.append(f'<tr><th scope="row">{escape(entry.label)}</th>{cells}</tr>')
     head = ["method", "seed", "rounds", "optimiser steps", "exchanged", "time", "state", "folder"]
-    return _table(head, lines, "All runs", tall=True, text=("state", "folder"))
+    return html_table(head, lines, "All runs", tall=True, text=("state", "folder"))
 
 
 def explanation(comparison: Comparison, how: How) -> str:
     """What each number of the table is."""
     facts = {column.title: column.about for column in columns(comparison.primary) if column.key != "method"}
-    facts |= {f"tested model: {point}": about for point, about in POINTS.items() if point in _points(comparison)}
-    facts["which round"] = f"the numbers are {SELECTIONS[how]}"
+    facts |= {f"Tested model: {point}": about for point, about in POINTS.items() if point in _points(comparison)}
+    facts["Which round"] = f"the numbers are {SELECTIONS[how]}"
     facts["95 % interval"] = (
         "the sites are drawn anew with replacement, each with both its numbers, and the middle 95 % of the resulting "
         "means are kept: how much the mean hangs on which sites took part, not on the seed"
@@ -187,7 +194,10 @@ def _number(value: float | None, metric: str) -> str:
     return "none" if value is None else words.number(value, metric)
 
 
-def _table(head: Iterable[str], lines: Iterable[str], name: str, tall: bool = False, text: Sequence[str] = ()) -> str:
+def html_table(
+    head: Iterable[str], lines: Iterable[str], name: str, tall: bool = False, text: Sequence[str] = ()
+) -> str:
+    """Rows of cells in a box that scrolls; `text` are the titles of columns of words."""
     titles = "".join(
         f'<th scope="col"{" class=text" if not place or title in text else ""}>{escape(title)}</th>'
         for place, title in enumerate(head)

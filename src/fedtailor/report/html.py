@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from fedtailor.metrics import How
 from fedtailor.registry import WrongInput
@@ -21,19 +19,16 @@ from fedtailor.report.details import (
     traffic_table,
 )
 from fedtailor.report.figures import FORMATS, draw, write_figures
+from fedtailor.report.learned.lessons import learned_by
+from fedtailor.report.learned.section import section
+from fedtailor.report.learned.section import write_figures as write_learned
 from fedtailor.report.outcomes import Outcome, best_first, outcomes
+from fedtailor.report.page import WIDTHS, fold, picture, shell
 from fedtailor.report.read import Comparison, read
 from fedtailor.report.sites import MOST_MARKS, MOST_ROWS, shown_methods
-from fedtailor.report.style import FONT, MARKED, SERIES_DARK, SERIES_LIGHT, inline, looks
+from fedtailor.report.style import MARKED, looks
 from fedtailor.report.table import NOT_COMPUTED, as_html, as_markdown, tabulate
 from fedtailor.report.verdict import headline, notices
-
-_WIDTHS = {"wide": 9.4, "narrow": 3.8}  # inches; the page shows the one that fits
-_DARK = {
-    "page": "#0e1114", "surface": "#15181d", "ink": "#e7eaee", "muted": "#a4adb8", "grid": "#30363e", "band": "#1d2127",
-    "fill": "#48acfe", "alone": "#9aa3af", "good": "#3f9bee", "bad": "#e08a2e",
-    "warn": "#2b2413", "warn-edge": "#8a6a1f",
-}  # fmt: skip
 
 
 def write_report(folders: Sequence[Path], out: Path, formats: Sequence[str] = ("html",), how: How = "last") -> Path:
@@ -61,6 +56,7 @@ def write_report(folders: Sequence[Path], out: Path, formats: Sequence[str] = ("
         for number, comparison in enumerate(comparisons if pictures else (), start=1):
             folder = page.parent / ("figures" if len(comparisons) == 1 else f"figures-{number}")
             write_figures(comparison, folder, pictures, how)
+            write_learned(learned_by(comparison), folder, pictures)
             written.append(folder)
     except OSError as error:
         raise WrongInput(
@@ -79,26 +75,7 @@ def render(comparisons: Sequence[Comparison], beside: Path, how: How = "last") -
         for number, (comparison, result) in enumerate(zip(comparisons, found, strict=True), start=1)
     ]
     lead = "" if several else f'<p class="lead">{escape(headline(comparisons[0], found[0]))}</p>'
-    style, script = _style(), (files("fedtailor.report") / "page.js").read_text(encoding="utf-8")
-    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"  # nothing may be loaded
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<title>{escape(title)} - Fedtailor report</title>
-<style>{style}</style>
-</head>
-<body>
-<header class="top"><p class="eyebrow">Fedtailor report</p><button class="toggle" type="button" hidden>Dark</button>
-<h1>{escape(title)}</h1>{lead}</header>
-<main>{"".join(bodies)}</main>
-<footer><p>Made by fedtailor from the records of the runs alone.</p></footer>
-<script>{script}</script>
-</body>
-</html>
-"""
+    return shell("Fedtailor report", title, lead, "".join(bodies))
 
 
 def _federation(
@@ -109,18 +86,13 @@ def _federation(
         label: f'<span class="mark" style="background: {style.variable}" aria-hidden="true"></span>'
         for label, style in look.items()
     }
-    drawn = {kind: draw(comparison, found, MARKED, width) for kind, width in _WIDTHS.items()}
+    drawn = {width: draw(comparison, found, MARKED, width) for width in WIDTHS.values()}
     captions = _captions(comparison, found)
 
-    def picture(name: str) -> str:
-        if name not in drawn["wide"]:
+    def drawn_of(name: str) -> str:
+        if name not in drawn[WIDTHS["wide"]]:
             return ""
-        title, caption = captions[name]
-        versions = "".join(
-            f'<div class="{kind}">{inline(drawn[kind][name], f"{prefix}-{name}-{kind}", title, caption)}</div>'
-            for kind in _WIDTHS
-        )
-        return f"<figure>{versions}<figcaption>{escape(caption)}</figcaption></figure>"
+        return picture(lambda width: drawn[width][name], f"{prefix}-{name}", *captions[name])
 
     commands = escape("\n".join(comparison.commands))
     citations = dict.fromkeys(str(run.info.get("citation") or "").strip() for run in comparison.runs)
@@ -132,18 +104,19 @@ def _federation(
     by_group = group_table(comparison, found)
     parts = {
         "Comparison": as_html(tabulate(comparison, how, found), marks),
-        "Over the rounds": picture("rounds"),
-        "Site by site": picture("sites")
-        + _fold("Mean by group", by_group)
-        + _fold("All numbers by site", client_table(comparison, found)),
-        "Who holds what": picture("holdings"),
-        "Traffic": picture("traffic") + traffic_table(comparison, found),
-        "Training loss": picture("training"),
+        "Over the rounds": drawn_of("rounds"),
+        "Site by site": drawn_of("sites")
+        + fold("Mean by group", by_group)
+        + fold("All numbers by site", client_table(comparison, found)),
+        "Who holds what": drawn_of("holdings"),
+        "Traffic": drawn_of("traffic") + traffic_table(comparison, found),
+        "Training loss": drawn_of("training"),
+        "What was learned": section(learned_by(comparison), prefix, len(comparison.entries) > 1),
         "How to read it": explanation(comparison, how),
         "Settings": settings_list(comparison) + method_table(comparison),
         "To repeat it": (f"<pre><code>{commands}</code></pre>" if commands else "<p>No command is on record.</p>")
         + f"<p class='caption'>With {escape(words.listing([f'{k} {v}' for k, v in versions.items() if v]))}.</p>"
-        + _fold("All runs", run_table(comparison, beside)),
+        + fold("All runs", run_table(comparison, beside)),
         "To cite": cited,
     }
     shown = {name: body for name, body in parts.items() if body}
@@ -243,21 +216,9 @@ def _captions(comparison: Comparison, found: Sequence[Outcome]) -> dict[str, tup
 
 def _when(shown: Sequence[Outcome]) -> str:
     """Which round the numbers are of: once for all where it is the same."""
-    if len({outcome.taken for outcome in shown}) == 1:
+    taken: dict[str, list[str]] = {}
+    for outcome in shown:
+        taken.setdefault(outcome.taken, []).append(outcome.label)
+    if len(taken) == 1:
         return shown[0].taken
-    return words.listing([f"{outcome.label} {outcome.taken}" for outcome in shown])
-
-
-def _fold(title: str, body: str) -> str:
-    return f"<details><summary>{escape(title)}</summary>{body}</details>" if body else ""
-
-
-def _style() -> str:
-    text = (files("fedtailor.report") / "page.css").read_text(encoding="utf-8")
-
-    def variables(values: dict[str, Any]) -> str:
-        return " ".join(f"--{name}: {value};" for name, value in values.items())
-
-    light = variables({f"series-{i}": colour for i, colour in enumerate(SERIES_LIGHT)})
-    dark = variables(_DARK | {f"series-{i}": colour for i, colour in enumerate(SERIES_DARK)})
-    return text.replace("LIGHT", light).replace("DARK", dark).replace("FONT", FONT)
+    return "; ".join(f"{when}: {words.listing(labels)}" for when, labels in taken.items())

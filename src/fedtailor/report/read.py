@@ -198,7 +198,7 @@ def read_run(folder: Path, label: str = "") -> RunRecord:
     _check_keys(info["data"], _DATA_NEEDS, folder, "run.json, block `data`,")
     rows, torn = _rows(folder / "rows.jsonl")
     record = RunRecord(folder, info, rows, torn=torn)
-    return replace(record, label=label or _short(record.method))
+    return replace(record, label=label or str(info.get("label") or "") or _short(record.method))
 
 
 def read(folders: Sequence[Path]) -> tuple[Comparison, ...]:

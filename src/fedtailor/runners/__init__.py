@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,15 +16,20 @@ States = Mapping[int, State] | Sequence[State]  # what sites keep, by their numb
 
 @dataclass(frozen=True)
 class Work:
-    """One client's part of a round; what it keeps is read when it is its turn."""
+    """One client's part of a round; what it keeps and its message, with copies of other clients' models, are read when
+    it is its turn."""
 
     site: Site
     states: States
-    got: Received | None
+    deliver: Callable[[], Received] | None = None  # unpacks its message, where it has one
 
     @property
     def kept(self) -> State:
         return self.states[self.site.number]
+
+    @property
+    def got(self) -> Received | None:
+        return self.deliver() if self.deliver else None
 
 
 class Runner(Protocol):

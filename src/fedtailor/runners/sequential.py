@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 
 from fedtailor.runners import Exams, Work
 from fedtailor.site import Reply, Site, finished, model_of, take_exam, take_part
+from fedtailor.tree import Tree
 
 
 class Sequential:
@@ -38,13 +39,17 @@ class Sequential:
         with working(self.threads, self.products):
             for part in work:
                 with told(part, round), laid_out(part, self.layout):
-                    if final:
-                        assert part.got is not None, "every site gets its last model"
-                        model = finished(part.site, part.kept, part.got)
-                    else:
-                        model = model_of(part.site, part.kept, part.got, round)
-                    exams = take_exam(part.site, model)
+                    exams = take_exam(part.site, examined(part, round, final))
                 yield part.site.number, exams
+
+
+def examined(part: Work, round: int, final: bool) -> Tree:
+    """The model of an exam."""
+    got = part.got
+    if final:
+        assert got is not None, "every site gets its last model"
+        return finished(part.site, part.kept, got)
+    return model_of(part.site, part.kept, got, round)
 
 
 def chosen(**ways: Any) -> dict[str, Any]:

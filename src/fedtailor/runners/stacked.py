@@ -103,7 +103,8 @@ class Stacked:
         for part in sorted(parts, key=lambda part: len(part.site.rows), reverse=True):
             alike.setdefault(kind_of(part), []).append(part)
         for group in alike.values():
-            size = sum(map(tree.nbytes, (group[0].kept, *([] if group[0].got is None else contents(group[0].got)))))
+            message = () if (got := group[0].got) is None else contents(got)
+            size = sum(map(tree.nbytes, (group[0].kept, *message)))
             most = max(1, min(self.most, self.room // max(1, 4 * size)))
             for start in range(0, len(group), most):
                 yield group[start : start + most]
@@ -147,7 +148,7 @@ def together(chunk: Sequence[Work], round: int, examine: bool) -> list[Reply]:
     began = time.perf_counter()
     site = LaneSite.of([part.site for part in chunk])
     kept = stacked([part.kept for part in chunk])
-    messages = [part.got for part in chunk if part.got is not None]
+    messages = [got for part in chunk if (got := part.got) is not None]
     played, meter = play(site, kept, received(messages) if messages else None, round, examine)
     assert played is not None and isinstance(meter, LaneMeter)
     trained_in = (time.perf_counter() - began) / len(chunk)
@@ -170,7 +171,7 @@ def examined(chunk: Sequence[Work], round: int, final: bool) -> list[tuple[int, 
     """Exams of several clients at once."""
     site = LaneSite.of([part.site for part in chunk])
     kept = stacked([part.kept for part in chunk])
-    messages = [part.got for part in chunk if part.got is not None]
+    messages = [message for part in chunk if (message := part.got) is not None]
     got = received(messages) if messages else None
     if final:
         assert got is not None, "every site gets its last model"

@@ -18,6 +18,7 @@ import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from heapq import heapify, heappop, heappush
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -154,7 +155,7 @@ class Worker:
         self.doing = f"in round {order['round']}, client{'s' * (len(bundle) > 1)} {numbers}, method {method!r}"
         self.out.clear()
         parts = [
-            [part.site.number, self.out.put(part.kept), None if part.got is None else sent(part.got, self.out)]
+            [part.site.number, self.out.put(part.kept), None if (got := part.got) is None else sent(got, self.out)]
             for part in bundle
         ]
         self.tell({**order, "parts": parts})
@@ -277,7 +278,7 @@ def carry_out(
     seen: dict[int, torch.Tensor] = {}
     states = {number: come.get(kept, seen) for number, kept, _ in order["parts"]}
     work = [
-        Work(sites[number], states, None if got is None else received(got, come, seen))
+        Work(sites[number], states, None if got is None else partial(received, got, come, seen))
         for number, _, got in order["parts"]
     ]
     if order["do"] == "train":
