@@ -3,8 +3,8 @@
     python benchmarks/beside_peers.py [--quick] [--again] [--cache FOLDER] [PIECE ...]
 
 fluke (`fluke-fl`) and pfl are installed by pip, each in an environment of its own in the cache folder; where one cannot
-be, the rest is measured. PFLlib cannot be installed by pip and is not measured. Beside them stand a loop in plain torch
-and the fastest matrix product of this machine.
+be, the rest is measured. PFLlib cannot be installed by pip and is not measured. Beside them stand a loop in plain
+torch, loops written by hand for some of the networks, and the fastest matrix product of this machine.
 
 All train the same networks on the same rows in the same batches, each in a process of its own that does a few rounds
 when it is its turn, on one core and thread each and again with its default threads; and again with its own evaluation
@@ -63,7 +63,8 @@ class Piece:
         beside = [Entrant(peer, pythons[peer]) for peer in self.workload.beside if peer in pythons]
         if self.mode == TESTED:
             return [ours, *beside]
-        return [ours, Entrant("plain", here), *beside, Entrant("peak", here)]
+        by_hand = [Entrant("by_hand", here)] if (self.mode, "by_hand") in self.workload.targets else []
+        return [ours, Entrant("plain", here), *by_hand, *beside, Entrant("peak", here)]
 
 
 PIECES = [Piece(one, mode) for one in WORKLOADS for mode in one.modes]

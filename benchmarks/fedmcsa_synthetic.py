@@ -18,7 +18,7 @@ from typing import Any
 
 import fedtailor as ft
 from fedtailor.data import natural
-from fedtailor.driver import MethodNote
+from fedtailor.method import MethodNote
 from fedtailor.metrics import summarise
 
 # FedMCSA's own settings: 20 steps of 20 rows, 800 rounds, weight decay but for FedAvg; a test every 20 rounds

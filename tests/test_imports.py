@@ -129,6 +129,23 @@ def test_what_a_module_never_imports(pattern: str) -> None:
             assert not wrong or within(name, own), f"{module} imports {name}"
 
 
+def test_the_network_is_a_leaf() -> None:
+    """What runs over a network stands on the rest; only the command line calls it, and only few of it know Flower."""
+    users = {module for module, names in GRAPH.items() if any(within(name, "deploy") for name in names)}
+    assert users and all(within(module, "cli") or within(module, "deploy") for module in users), users
+    transport = {"flwr", "fastapi", "httpx", "sqlalchemy", "starlette", "uvicorn"}
+    for path in FILES:
+        found = {
+            name.split(".")[0]
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            for name in (
+                [alias.name for alias in node.names] if isinstance(node, ast.Import)
+                else [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            )
+        }  # fmt: skip
+        assert not found & transport or module_of(path).startswith("deploy.flower_"), path
+
+
 def test_only_the_command_line_imports_the_command_line() -> None:
     users = {module for module, names in GRAPH.items() if any(within(name, "cli") for name in names)}
     assert all(module == "__main__" or within(module, "cli") for module in users), users

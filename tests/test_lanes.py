@@ -80,6 +80,22 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "rows of common data": (lambda i: torch.arange(8.0)[i], (torch.tensor([[0, 4], [1, 1], [3, 2]]),)),
     "matmul": (lambda a, b: a @ b, (values(2, 4), values(4, 3))),
     "a vector product": (lambda a, b: a @ b, (values(2, 4), values(4))),
+    "a matrix and a common one": (lambda a: a @ torch.ones(4, 2, dtype=torch.float64), (values(3, 4),)),
+    "a common vector and a matrix": (lambda a: torch.ones(3, dtype=torch.float64) @ a, (values(3, 4),)),
+    "two vectors": (torch.matmul, (values(4), values(4, seed=1))),
+    "matmul over leading dimensions": (lambda a, b: a @ b, (values(5, 2, 4), values(4, 3))),
+    "matmul of many with many": (lambda a, b: a @ b, (values(5, 1, 2, 4), values(6, 4, 3))),
+    "mm": (torch.mm, (values(2, 4), values(4, 3))),
+    "mv": (torch.mv, (values(2, 4), values(4))),
+    "unbind": (lambda a: sum(a.unbind(1), torch.zeros(2, dtype=torch.float64)), (values(2, 4),)),
+    "split": (lambda a: a.split([1, 3], 1)[1] * torch.split(a, 1, dim=1)[0], (values(2, 4),)),
+    "chunk": (lambda a: a.chunk(2, -1)[0] - torch.chunk(a, 2, dim=-1)[1], (values(2, 4),)),
+    "padding with zeros": (lambda a: F.pad(a, (1, 0, 2, 1)), (values(2, 4),)),
+    "padding with copies": (lambda a: F.pad(a, (1, 1), mode="replicate"), (values(2, 4),)),
+    "std of all": (lambda a: a.std() + a.var(1, correction=0).sum(), (values(2, 4),)),
+    "tensordot of matrices": (lambda a, b: torch.tensordot(a, b, dims=1), (values(2, 4), values(4, 2, 3))),
+    "tensordot of nothing": (lambda a, b: torch.tensordot(a, b, dims=1), (values(4), values(4, 0, 3))),
+    "tensordot over two": (lambda a, b: torch.tensordot(a, b, dims=2), (values(2, 4), values(2, 4, 3))),
     "tensordot": (lambda a, b: torch.tensordot(a, b, dims=1), (values(4), values(4, 2, 3))),
     "index_copy": (
         lambda a, b: a.index_copy(0, torch.tensor([1, 3]), b), (values(5, 2), values(2, 2, seed=1))),
@@ -103,6 +119,13 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         (values(5, 3, 2, 2), values(3), values(3))),
     "layer norm": (lambda x, w: F.layer_norm(x, (4,), w), (values(5, 4), values(4))),
     "embedding": (lambda i, w: F.embedding(i, w), (torch.randint(0, 6, (COUNT, 2, 4)), values(6, 3))),
+    "embedding with padding": (
+        lambda i, w: F.embedding(i, w, padding_idx=-2), (torch.randint(0, 6, (COUNT, 2, 40)), values(6, 3))),
+    "embedding scaled by frequency": (
+        lambda i, w: F.embedding(i, w, scale_grad_by_freq=True), (torch.randint(0, 6, (COUNT, 9)), values(6, 3))),
+    "embedding in a common table": (
+        lambda i: F.embedding(i, torch.arange(18.0).view(6, 3), padding_idx=0), (torch.randint(0, 6, (COUNT, 9)),)),
+    "embedding of common words": (lambda w: F.embedding(torch.tensor([[0, 5], [5, 1]]), w), (values(6, 3),)),
     "cross entropy": (F.cross_entropy, (values(6, 4), torch.randint(0, 4, (COUNT, 6)))),
     "cross entropies": (
         lambda o, y: F.cross_entropy(o, y, reduction="none"), (values(6, 4), torch.randint(0, 4, (COUNT, 6)))),
@@ -129,7 +152,62 @@ def test_blocks_of_attention_and_norm(block: nn.Module) -> None:
     torch.testing.assert_close(raw(arch.apply(stack, lanes(x))[0]), alone)
 
 
-NETWORKS = {"mlr": (5,), "dnn": (5,), "cnn4": (1, 16, 16), "lenet_bn": (3, 16, 16)}
+RECURRENT: dict[str, Callable[[], nn.Module]] = {
+    "GRU": lambda: nn.GRU(4, 5, batch_first=True),
+    "GRU of three layers": lambda: nn.GRU(4, 5, num_layers=3, batch_first=True),
+    "GRU both ways, steps first": lambda: nn.GRU(4, 5, num_layers=2, bidirectional=True),
+    "GRU without biases": lambda: nn.GRU(4, 5, bias=False),
+    "LSTM": lambda: nn.LSTM(4, 5, num_layers=2, batch_first=True),
+    "LSTM both ways": lambda: nn.LSTM(4, 5, bidirectional=True),
+    "LSTM with projections": lambda: nn.LSTM(4, 5, proj_size=2),
+    "RNN": lambda: nn.RNN(4, 5, num_layers=2),
+    "RNN with ReLU": lambda: nn.RNN(4, 5, nonlinearity="relu", batch_first=True),
+    "GRU with dropout": lambda: nn.GRU(4, 5, num_layers=3, dropout=0.4),
+    "LSTM with dropout": lambda: nn.LSTM(4, 5, num_layers=2, dropout=0.4, batch_first=True, bidirectional=True),
+}
+
+
+class Flat(nn.Module):
+    """The outputs of a recurrent layer and its last state, as one."""
+
+    def __init__(self, layer: nn.Module):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        out, last = self.layer(x)
+        return torch.cat([out.flatten(), *(one.flatten() for one in (last if isinstance(last, tuple) else (last,)))])
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_layers(name: str) -> None:
+    """Outputs, last states and gradients; and dropout between layers from each client's own generator."""
+    arch = Arch(Flat(RECURRENT[name]()).double())
+    models = [arch.draw(frozenset(arch.names), i) for i in range(COUNT)]
+    x = values(3, 6, 4)
+    stack = {n: lanes(torch.stack([m[n] for m in models])).requires_grad_() for n in arch.names}
+    with drawing_from([7, 8, 9]):
+        out, _ = arch.apply(stack, lanes(x))
+    slopes = torch.autograd.grad(out.square().sum(), [stack[n] for n in arch.names])
+    for i, model in enumerate(models):
+        own = {n: t.clone().requires_grad_() for n, t in model.items()}
+        torch.manual_seed(7 + i)
+        alone, _ = arch.apply(own, x[i])
+        torch.testing.assert_close(raw(out)[i], alone)
+        expected = torch.autograd.grad(alone.square().sum(), [own[n] for n in arch.names])
+        for found, slope in zip(slopes, expected, strict=True):
+            torch.testing.assert_close(raw(found)[i], slope)
+
+
+def test_an_embedding_that_changes_its_weights_is_refused() -> None:
+    with pytest.raises(OneByOne, match="max_norm"):
+        F.embedding(lanes(torch.zeros(COUNT, 2, dtype=torch.int64)), lanes(values(6, 3)), max_norm=1.0)
+
+
+NETWORKS = {
+    "mlr": (5,), "dnn": (5,), "cnn4": (1, 16, 16), "lenet_bn": (3, 16, 16), "gru(hidden=3)": (4, 5),
+    "mobilenet_v2": (3, 32, 32),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -140,11 +218,13 @@ def test_networks_with_their_gradients_and_buffers(name: str) -> None:
     models = [{**arch.values(), **{n: t.double() for n, t in own.items()}} for own in draw]
     x, y = values(6, *shape), torch.randint(0, 4, (COUNT, 6))
     stack = {n: lanes(torch.stack([m[n] for m in models])).requires_grad_(n in arch.trainable) for n in arch.names}
-    out, buffers = arch.apply(stack, lanes(x))
+    with drawing_from([7, 8, 9]):
+        out, buffers = arch.apply(stack, lanes(x))
     free = sorted(arch.trainable)
     slopes = torch.autograd.grad(F.cross_entropy(out, lanes(y)), [stack[n] for n in free])
     for i, model in enumerate(models):
         own = {n: t.clone().requires_grad_(n in arch.trainable) for n, t in model.items()}
+        torch.manual_seed(7 + i)
         alone, moved = arch.apply(own, x[i])
         expected = torch.autograd.grad(F.cross_entropy(alone, y[i]), [own[n] for n in free])
         for found, slope in zip(slopes, expected, strict=True):

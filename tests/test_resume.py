@@ -32,11 +32,24 @@ from small import (
 )
 
 import fedtailor
-from fedtailor import Callback, Client, Diverged, FedAvg, RunSpec, WrongInput, federate, record, registry, resume
+from fedtailor import (
+    Callback,
+    Client,
+    Diverged,
+    FedAvg,
+    RunSpec,
+    WrongInput,
+    federate,
+    record,
+    registry,
+    resume,
+    shards,
+    store,
+)
 from fedtailor.record import RunFolder
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["fedtailor", "pytest"])
+PROCESSES.set_forkserver_preload(["fedtailor.interface", "pytest"])
 
 PATIENCE = 60  # seconds for a process that takes a fraction of one
 METHODS = [*registry.names("method"), "Everything"]
@@ -115,12 +128,15 @@ class Watched:
 
 
 def kind_of(path: Path) -> str:
-    return "checkpoint" if path.name.startswith("round-") else path.name.removesuffix(".tmp")
+    kinds = {"round-": "checkpoint", "sites-": "shard"}
+    return next((kinds[start] for start in kinds if path.name.startswith(start)), path.name.removesuffix(".tmp"))
 
 
 def run(name: str, path: Path, begun: bool, last: int | None, options: dict[str, Any]) -> None:
     """The body of a process: begin a run or go on with it, until the moment `last`."""
     torch.set_num_threads(1)
+    if options.pop("many", False):
+        store.MANY, shards.MOST = 2, 2  # five clients are very many, whose states are written in shards, two at most
     method = method_named(name)
     moments = Moments(last)
     moments.watch()
@@ -169,15 +185,15 @@ def many_kills(name: str, passed: list[str]) -> list[int]:
     return sorted({*map(draw.choice, kinds), *draw.sample(range(len(passed)), 6)})
 
 
-def check_kills(name: str, folder: Path, choose: Any) -> int:
+def check_kills(name: str, folder: Path, choose: Any, **options: Any) -> int:
     whole = folder / "whole"
-    assert process(name, whole)
+    assert process(name, whole, **options)
     passed = moments_of(whole)
     kills = choose(name, passed)
     for last in kills:
         path = folder / f"killed-{last}"
-        assert not process(name, path, last=last), "the run was to be killed"
-        assert process(name, path, begun=(path / "run.json").exists())
+        assert not process(name, path, last=last, **options), "the run was to be killed"
+        assert process(name, path, begun=(path / "run.json").exists(), **options)
         assert_same_end(path, whole)
     return len(kills)
 
@@ -192,6 +208,17 @@ def test_killed_anywhere_and_resumed(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_killed_in_every_kind_of_moment_and_resumed(name: str, tmp_path: Path) -> None:
     assert check_kills(name, tmp_path, many_kills) >= 12
+
+
+def test_killed_while_shards_are_written(tmp_path: Path) -> None:
+    """Half written, complete and not yet part of a checkpoint, and when one that is out of date is removed."""
+
+    def choose(name: str, passed: list[str]) -> list[int]:
+        draw = random.Random(name)
+        kinds = ("shard half written", "folder of shard synced", "shard removed")
+        return [draw.choice([i for i, what in enumerate(passed) if what == kind]) for kind in kinds]
+
+    assert check_kills("Everything", tmp_path, choose, many=True) == 3
 
 
 def test_every_step_of_writing_is_a_moment(tmp_path: Path) -> None:

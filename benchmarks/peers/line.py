@@ -100,7 +100,7 @@ class Process:
         with log.open("w") as said:
             self.process = subprocess.Popen(
                 [str(python), "-m", f"peers.{adapter}"], stdin=subprocess.PIPE, stdout=said, stderr=subprocess.STDOUT,
-                text=True, bufsize=1, env={**environment, ANSWERS: str(writing)}, cwd=log.parent, pass_fds=[writing],
+                text=True, bufsize=1, env={**environment, ANSWERS: str(writing)}, pass_fds=[writing],
             )  # fmt: skip
         os.close(writing)
         if one_core and hasattr(os, "sched_setaffinity"):

@@ -12,6 +12,7 @@ import torch
 import fedtailor
 from fedtailor import Driver, Federation, RunSpec, registry
 from fedtailor.driver import Callback
+from fedtailor.method import MethodNote
 from fedtailor.nn import Model, make
 from fedtailor.record import Row
 from peers.bundle import Bundle
@@ -71,7 +72,7 @@ def run(bundle: Bundle, line: Line) -> None:
 
 
 def main() -> None:
-    warnings.simplefilter("ignore", fedtailor.driver.MethodNote)
+    warnings.simplefilter("ignore", MethodNote)
     line = Line()
     for path, options in line.bundles():
         run(Bundle.load(path, **options), line)

@@ -10,7 +10,7 @@ from typing import Any
 from peers.peak import FLOP
 from peers.workloads import ALL, MODES, ONE, TESTED, WORKLOADS
 
-NAMES = {"plain": "plain loop"}
+NAMES = {"plain": "plain loop", "by_hand": "by hand"}
 
 Piece = Mapping[str, Any]
 
@@ -44,7 +44,7 @@ def row(cells: Iterable[str]) -> str:
 def speed(pieces: Sequence[Piece], mode: str) -> list[str]:
     """Beside others in one mode: how many times as long as ours their median round takes."""
     found = {piece["workload"]: piece for piece in pieces if piece["mode"] == mode}
-    columns = ["fluke", "pfl", *([] if mode == TESTED else ["plain"])]
+    columns = ["fluke", "pfl", *([] if mode == TESTED else ["plain"]), *(["by_hand"] if mode == ONE else [])]
     heads = ["workload", *(NAMES.get(one, one) for one in columns), *(["processor time"] if mode == ONE else [])]
     heads += ["ours, ms", *([] if mode == TESTED else ["GFLOP/s of the peak"]), "repetitions"]
     lines = [row(heads), row(["---"] * len(heads))]

@@ -11,7 +11,7 @@ import shlex
 import sys
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -21,17 +21,22 @@ import numpy as np
 import torch
 
 import fedtailor
-from fedtailor import schedule, task, tree
+from fedtailor import messages, schedule, task, tree
 from fedtailor.arch import Arch
 from fedtailor.data.federation import Federation
+from fedtailor.messages import check_impersonal, size_of_message
 from fedtailor.method import Fed, MethodNote, Payload, Received, overrides, short
 from fedtailor.nn import make
-from fedtailor.record import Row, plain
+from fedtailor.record import Row, RunFolder, plain
 from fedtailor.registry import WrongInput
 from fedtailor.runners import Runner, States, Work, planner
 from fedtailor.site import Common, Exam, Reply, Site, finished, randomness
+from fedtailor.sparse import spread
 from fedtailor.spec import RunSpec
+from fedtailor.store import Kept
 from fedtailor.tree import State, Tree
+
+Marks = dict[int, dict[str, dict[str, float]]]  # metrics by site and part
 
 
 class Diverged(RuntimeError):
@@ -112,7 +117,8 @@ class Driver:
         self.runner = runner or planner.planned(spec.runner, spec.workers, self.arch, trainers)
         self.round = 0
         self.rows: list[Row] = []
-        self.kept: list[State] = [self.first_kept(i) for i in range(self.data.n)]
+        self.met: frozenset[int] = frozenset()  # clients that have been in a cohort
+        self.kept = Kept(self.data.n, self.first_kept)
         self.listeners: Sequence[Callback] = ()
         self.runner.begin(self.sites)
 
@@ -141,7 +147,7 @@ class Driver:
     def public_due(self, number: int) -> int:
         """Bytes of the public rows, which a client is sent with its first message."""
         public, data = self.common.public, self.data
-        if public is None or any(number in row["cohort"] for row in self.rows):
+        if public is None or number in self.met:
             return 0
         return tree.nbytes({"x": data.x[public], "y": data.y[public]})
 
@@ -165,60 +171,63 @@ class Driver:
         fed = self.fed(number)
         cohort = schedule.draw_cohort(self.spec.seed, number, n, self.cohort_size)
         index = torch.tensor(cohort)
-        server, up = self.server, [0] * n
+        server, uploads = self.server, dict[int, State]()
         if method.trains == "all":  # the drawn clients first send what they trained since they were last drawn
-            boxes = self.outboxes(cohort)
-            up = [tree.nbytes(boxes[i]) if i in boxes else 0 for i in range(n)]
-            server = self.aggregate(fed, server, boxes)
+            uploads = self.outboxes(cohort)
+            server = self.aggregate(fed, server, uploads)
         payload = method.send(fed, server, index)
-        places = {i: place for place, i in enumerate(cohort)}
-        down = [size_of_message(payload, places[i]) + self.public_due(i) if i in places else 0 for i in range(n)]
-        deliver = {i: partial(self.message, payload, place, i) for i, place in places.items()}
+        deliver = {i: partial(self.message, payload, place, i) for place, i in enumerate(cohort)}
+        down = {i: size_of_message(payload, place) + self.public_due(i) for place, i in enumerate(cohort)}
         trainers = range(n) if method.trains == "all" else cohort
         examine = number % self.spec.eval_every == 0 or number == self.spec.rounds
-        replies = self.collect([Work(self.sites[i], self.kept, deliver.get(i)) for i in trainers], number, examine)
+        kept = self.kept.copy()
+        work = [Work(self.sites[i], self.kept, deliver.get(i)) for i in trainers]
+        replies = {reply.number: reply for reply in self.collect(work, number, examine, kept)}
         stopped = sorted(i for i, reply in replies.items() if reply.kept is None)
         if stopped and (self.spec.on_nan == "stop" or len(stopped) == len(replies)):
             raise Diverged(self.explain_divergence(stopped, number))
         good = {i: reply for i, reply in sorted(replies.items()) if reply.kept is not None}
         if method.trains != "all":
             uploads = {i: reply.upload for i, reply in good.items() if reply.upload is not None}
-            up = [tree.nbytes(uploads[i]) if i in uploads else 0 for i in range(n)]
             server = self.aggregate(fed, server, uploads)
         trained_at = time.perf_counter()
-        kept = [good[i].kept or {} if i in good else self.kept[i] for i in range(n)]
-        exams = {k: v for reply in good.values() for k, v in reply.exam.items()}
+        marks = self.marks((site, exam) for reply in good.values() for site, exam in reply.exam.items())
         explain: dict[str, Any] = {}
         if examine:
-            exams |= self.examine_others([i for i in range(n) if i not in good], payload, kept, number)
+            marks |= self.marks(self.examine_others([i for i in range(n) if i not in good], payload, kept, number))
             explain = {"server": method.explain_server(fed, server)}
             explain["clients"] = {i: dict(reply.explain) for i, reply in good.items() if reply.explain}
         examining = sum(reply.exam_seconds for reply in good.values()) + time.perf_counter() - trained_at
         total = time.perf_counter() - began
         row: Row = {
             "round": number, "cohort": cohort, "trainers": list(trainers), "point": self.common.point,
-            **self.results(exams),
-            "train_loss": [good[i].loss if i in good else None for i in range(n)],
-            "steps": [replies[i].steps if i in replies else 0 for i in range(n)],
-            "down": down, "up": up, "explain": {key: value for key, value in explain.items() if value},
-            "stopped": stopped,
+            **self.results(marks),
+            "train_loss": spread(n, {i: reply.loss for i, reply in good.items()}, None),
+            "steps": spread(n, {i: reply.steps for i, reply in replies.items()}, 0),
+            "down": spread(n, down, 0), "up": spread(n, {i: tree.nbytes(up) for i, up in uploads.items()}, 0),
+            "explain": {key: value for key, value in explain.items() if value}, "stopped": stopped,
             "seconds": {"train": total - examining, "evaluate": examining, "total": total},
         }  # fmt: skip
         row = plain(row)  # what is kept in memory is what a record gives back
         self.round, self.server, self.kept, self.rows = number, server, kept, [*self.rows, row]
+        self.met |= set(cohort)
         return row
 
     def outboxes(self, cohort: Sequence[int]) -> dict[int, State]:
         """What the drawn clients trained since they were last drawn, where all clients train."""
         return {i: self.kept[i]["outbox"] for i in cohort}
 
-    def collect(self, work: Sequence[Work], number: int, examine: bool) -> dict[int, Reply]:
-        replies = {}
-        for reply in self.runner.train(work, number, examine):
-            replies[reply.number] = reply
+    def collect(self, work: Sequence[Work], number: int, examine: bool, kept: Kept) -> Iterator[Reply]:
+        """The replies, whose states go into `kept` as they come: they need not all be in memory."""
+        all_train = self.common.method.trains == "all"
+        for done, reply in enumerate(self.runner.train(work, number, examine), start=1):
+            if reply.kept is not None:
+                kept.put(reply.number, reply.kept, number)
+                yield replace(reply, kept={}, upload=None if all_train else reply.upload)
+            else:
+                yield reply
             for listener in self.listeners:
-                listener.on_client(self, len(replies), len(work))
-        return replies
+                listener.on_client(self, done, len(work))
 
     def aggregate(self, fed: Fed, server: State, uploads: Mapping[int, State]) -> State:
         """The method's aggregation over the uploads that came, in the order of the clients' numbers."""
@@ -233,46 +242,49 @@ class Driver:
         return tree.detach(self.common.method.aggregate(fed, server, stacked, weights / weights.sum(), index))
 
     def message(self, payload: Payload, place: int, number: int) -> Received:
-        """A client's own part of a payload, as it is sent: without anything personal."""
-        content = {**payload.common, **tree.transform(lambda t: t[place], payload.own)}
-        check_impersonal(content, self.private, "message")
-        peers, ids = payload.peers, None
-        if payload.peer_ids is not None:
-            ids = payload.peer_ids[place]
-            ids = ids[ids >= 0]
-            peers = tree.rows(payload.peers, ids)
-        extra = {key: value for key, value in content.items() if key != "model"}
-        return Received(content.get("model", {}), extra, peers, ids, number, payload.static)
+        """A client's own part of a payload."""
+        return messages.message(payload, place, number, self.private)
 
     def broadcast(self, payload: Payload) -> Received | None:
         """The message that a client outside the cohort would have got, where it is the same for all."""
-        if not self.broadcasts or payload.own or payload.peers:
-            return None
-        extra = {key: value for key, value in payload.common.items() if key != "model"}
-        return Received(payload.common.get("model", {}), extra, static=payload.static)
+        return messages.broadcast(payload) if self.broadcasts else None
 
     def examine_others(
         self, others: Sequence[int], payload: Payload, kept: States, number: int
-    ) -> dict[int, Exam]:
+    ) -> Iterator[tuple[int, Exam]]:
         """Exams of clients that did not take part, with the model broadcast or what they last held."""
         got = self.broadcast(payload)
         work = [Work(self.sites[i], kept, None if got is None else partial(replace, got, me=i)) for i in others]
-        answers = self.runner.examine(work, number)
-        return {site: exam for _, exams in answers for site, exam in exams.items()}
+        for _, exams in self.runner.examine(work, number):
+            yield from exams.items()
 
-    def results(self, exams: Mapping[int, Exam]) -> dict[str, Any]:
+    def final_exams(self, delivery: Sequence[Received]) -> Iterator[tuple[int, Exam]]:
+        """Exams of the models that clients end with."""
+        work = [Work(site, self.kept, partial(delivery.__getitem__, i)) for i, site in enumerate(self.sites)]
+        for _, exams in self.runner.examine(work, self.spec.rounds, final=True):
+            yield from exams.items()
+
+    def marks(self, exams: Iterable[tuple[int, Exam]]) -> Marks:
+        """Metrics and the number of rows, for each part that a site was examined on."""
+        return {
+            site: {
+                part: {**self.task.metrics(statistics), "count": int(statistics["count"])}
+                for part, statistics in exam.items()
+            }
+            for site, exam in exams
+        }
+
+    def results(self, marks: Marks) -> dict[str, Any]:
         """Metrics per site: `{"test": {"accuracy": [...], ..., "count": [...]}, "validation": ...}`."""
         n = self.data.tested.n
         found: dict[str, Any] = {}
         for part in ("test", "validation"):
-            numbers = {i: exams[i][part] for i in range(n) if part in exams.get(i, {})}
-            metrics = {i: self.task.metrics(statistics) for i, statistics in numbers.items()}
-            names = next(iter(metrics.values()), {})
+            of_part = {site: marks[site][part] for site in sorted(marks) if part in marks[site]}
+            names = next(iter(of_part.values()), {})
             found[part] = {
-                name: [metrics[i][name] if i in metrics else None for i in range(n)] for name in names
+                name: spread(n, {site: mark[name] for site, mark in of_part.items()}, 0 if name == "count" else None)
+                for name in names
             } or None
-            if metrics:
-                found[part]["count"] = [int(numbers[i]["count"]) if i in numbers else 0 for i in range(n)]
         return found
 
     def last_delivery(self) -> Delivery:
@@ -289,9 +301,7 @@ class Driver:
         """The last row: every site's final model, examined. Moves no state, so that a run can be extended."""
         began = time.perf_counter()
         delivery = self.last_delivery()
-        work = [Work(site, self.kept, partial(delivery.__getitem__, i)) for i, site in enumerate(self.sites)]
-        answers = self.runner.examine(work, self.spec.rounds, final=True)
-        exams = {site: exam for _, exams in answers for site, exam in exams.items()}
+        marks = self.marks(self.final_exams(delivery))
         n, total = self.data.n, time.perf_counter() - began
         steps = [
             schedule.steps_of(rows, self.spec.batch, self.common.finish_epochs, None, self.sites[0].client(1).smallest)
@@ -299,7 +309,7 @@ class Driver:
         ]
         row: Row = {
             "round": self.round, "finish": True, "cohort": list(range(n)), "trainers": [], "point": self.common.point,
-            **self.results(exams), "train_loss": [None] * n, "steps": steps if self.common.finish_epochs else [0] * n,
+            **self.results(marks), "train_loss": [None] * n, "steps": steps if self.common.finish_epochs else [0] * n,
             "down": [size_of_message(delivery.payload, i) for i in range(n)], "up": [0] * n, "explain": {},
             "stopped": [], "seconds": {"train": 0.0, "evaluate": total, "total": total},
         }  # fmt: skip
@@ -315,20 +325,43 @@ class Driver:
         )
 
     @property
+    def kept(self) -> Kept:
+        """What every site keeps."""
+        return self._kept
+
+    @kept.setter
+    def kept(self, states: Sequence[State]) -> None:
+        kept = states if isinstance(states, Kept) else Kept(self.data.n, self.first_kept)
+        if kept is not states:
+            for i, state in enumerate(states):
+                kept[i] = state
+        self._kept = kept
+
+    @property
     def state(self) -> State:
-        """All that a checkpoint must hold."""
+        """All that the run has come to."""
         return {"server": self.server, "clients": {f"{i:05d}": kept for i, kept in enumerate(self.kept)}}
 
+    def save(self, folder: RunFolder) -> None:
+        """Write a checkpoint; a client that never trained is as at first, and is left out."""
+        state = {"server": self.server}
+        if self.kept.shelf is not None:
+            return folder.save(self.round, state, self.kept)
+        folder.save(self.round, {**state, "clients": {f"{i:05d}": self.kept[i] for i in self.kept.replaced()}})
+
     def restore(self, round: int, state: State, rows: Sequence[Row]) -> None:
-        state = tree.transform(lambda t: t.to(self.spec.device), state)
-        self.round, self.server = round, state["server"]
-        self.kept = [state["clients"][f"{i:05d}"] for i in range(self.data.n)]
+        self.round, self.server = round, self.on_device(state["server"])
+        self.kept = Kept(self.data.n, self.first_kept)
+        for i, kept in state["clients"].items():
+            self.kept.put(int(i), self.on_device(kept), round)
         self.rows = [row for row in rows if row["round"] <= round and not row.get("finish")]
+        self.met = frozenset(i for row in self.rows for i in row["cohort"])
 
     def memory(self) -> int:
         """An estimate of the bytes a run needs beside the libraries: data, states, uploads of a round, one training."""
         model = tree.nbytes(self.initial)
-        states = tree.nbytes(self.server) + sum(tree.nbytes(kept) for kept in self.kept)
+        states = tree.nbytes(self.server)
+        states += tree.nbytes(self.kept[0]) * (self.data.n if self.kept.shelf is None else self.cohort_size)
         return tree.nbytes({"x": self.data.x, "y": self.data.y}) + 2 * states + (self.cohort_size + 4) * model
 
     def info(self) -> dict[str, Any]:
@@ -362,19 +395,3 @@ def check_device(device: str) -> None:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise WrongInput(f"device={device!r} cannot be used here ({reason}); device=cpu always can") from None
-
-
-def check_impersonal(state: State, private: frozenset[str], what: str) -> None:
-    """Law 3: nothing personal on the wire."""
-    leaked = {path.rsplit("/", 1)[-1] for path in tree.flatten(state)} & private
-    if leaked:
-        raise RuntimeError(
-            f"the {what} holds personal tensors: {', '.join(sorted(leaked))}; this is a fault of the method"
-        )
-
-
-def size_of_message(payload: Payload, place: int) -> int:
-    """Bytes of a client's part of a payload as it would be encoded, found without unpacking it."""
-    content = {**payload.common, **tree.transform(lambda t: t[place], payload.own)}
-    peers = 0 if payload.peer_ids is None else int((payload.peer_ids[place] >= 0).sum())
-    return tree.nbytes(content) + (peers * tree.nbytes(tree.transform(lambda t: t[0], payload.peers)) if peers else 0)

@@ -125,7 +125,11 @@ class Method:
         return None
 
     def explain(self, client: Client, state: State, got: Received) -> dict[str, Tensor]:
-        """Small named tensors that show what the client learned."""
+        """Small named tensors, of constant shape, that show what the client learned.
+
+        docs/reference/run-folder.md has the names by which they are drawn. They are the client's: a simulation records
+        them, a real site hands them on only where it has agreed to.
+        """
         return {}
 
     def init_server(self, fed: Fed, model: Tree) -> State:
@@ -141,7 +145,7 @@ class Method:
         return {**server, "model": tree.mean(uploads["model"], weights)}
 
     def explain_server(self, fed: Fed, server: State) -> dict[str, Tensor]:
-        """Small named tensors that show what the server learned."""
+        """Small named tensors, of constant shape, that show what the server learned from what it was sent."""
         return {}
 
     def __repr__(self) -> str:

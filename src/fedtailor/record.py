@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,11 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from fedtailor import tree
+from fedtailor import sparse, tree
 from fedtailor.registry import WrongInput
+from fedtailor.shards import BadShard, Shards, Told, pieces
+from fedtailor.sparse import Sparse
+from fedtailor.store import Kept
 from fedtailor.tree import State, Tree
 
 FORMAT = 1
@@ -38,6 +41,7 @@ class RunFolder:
 
     def __init__(self, path: Path):
         self.path = path
+        self.shards = Shards()  # of the newest checkpoint
 
     @classmethod
     def create(cls, path: Path, info: Mapping[str, Any]) -> RunFolder:
@@ -91,7 +95,7 @@ class RunFolder:
         found: list[Row] = []
         for number, line in enumerate(lines, start=1):
             try:
-                found.append(json.loads(line.decode("utf-8")))
+                found.append(json.loads(line.decode("utf-8"), object_hook=sparse.from_json))
             except ValueError:
                 raise WrongInput(
                     f"{self.path}/rows.jsonl is damaged in line {number}; the run must be started again"
@@ -110,20 +114,44 @@ class RunFolder:
         """The checkpoints, newest first."""
         return sorted((self.path / "checkpoints").glob("round-*.safetensors"), reverse=True)
 
-    def save(self, round: int, state: State) -> None:
+    def save(self, round: int, state: State, kept: Kept | None = None) -> None:
+        """Write a checkpoint; what sites keep is in the state, or, of very many, in `kept` and goes into shards."""
         with open(self.path / "rows.jsonl", "ab") as rows:
             os.fsync(rows.fileno())  # a checkpoint never outlives the rows before it
-        write_atomically(self.path / "checkpoints" / f"round-{round:06d}.safetensors", pack(round, state))
+        folder, shards, about = self.path / "checkpoints", self.shards, {}
+        if kept is not None:
+            shards, missing = shards.following(round, kept)
+            for name, layout, numbers in missing:
+                told = Told(pieces(kept, layout, numbers, round))
+                write_atomically(folder / name, told)
+                shards.files[name] = told.about()
+            state, about = {**state, "index": shards.index()}, shards.about()
+        write_atomically(folder / f"round-{round:06d}.safetensors", pack(round, state, about))
+        self.shards = shards
         for old in self.checkpoints()[KEPT_CHECKPOINTS:]:
             old.unlink()
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Remove shards that no checkpoint needs."""
+        shards = list((self.path / "checkpoints").glob("sites-*.safetensors"))
+        needed = {name for path in self.checkpoints() for name in shards_of(path)} if shards else ()
+        for path in shards:
+            if path.name not in needed:
+                path.unlink()
 
     def load(self) -> tuple[int, State, list[str]]:
         """The newest good checkpoint, and a word on each newer one that is not; round 0 where none was made."""
         warnings: list[str] = []
         for path in self.checkpoints():
             try:
-                return (*unpack(path.read_bytes()), warnings)
-            except BadCheckpoint as error:
+                about, state = opened(path.read_bytes())
+                round = int(about["round"])
+                if "shards" in about:
+                    self.shards = Shards.told(round, about["shards"], state.pop("index"))
+                    state["clients"] = self.shards.states(path.parent)
+                return round, state, warnings
+            except (BadCheckpoint, BadShard) as error:
                 warnings.append(f"the checkpoint {path.name} is damaged ({error}); going on from the one before it")
         if warnings:
             raise WrongInput(f"no checkpoint of {self.path} is good any more; start the run again in another folder")
@@ -134,30 +162,47 @@ class RunFolder:
         for path in self.checkpoints():
             if int(path.stem.removeprefix("round-")) > round:
                 path.unlink()
+        self.sweep()
 
 
-def pack(round: int, state: State) -> bytes:
-    """A state as one safetensors file. Tensors that are one and the same are written once.
+def shards_of(path: Path) -> Collection[str]:
+    """The shards that a checkpoint needs, by its header alone; none of one that cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        files: dict[str, Any] = json.loads(header["__metadata__"].get("shards", '{"files": {}}'))["files"]
+    except (OSError, ValueError, KeyError, OverflowError, MemoryError):
+        return ()
+    return files
+
+
+def pack(round: int, state: State, more: Mapping[str, str] = {}) -> bytes:
+    """A state as one safetensors file, with `more` to say of it. Tensors that are one and the same are written once.
 
     The order of the names is kept, for a sum over tensors depends on it in its last bits.
     """
     unique: Tree = {}
     first: dict[tuple[Any, ...], str] = {}
     leaves: list[tuple[str, str | None]] = []  # path, and the name its values are under; None: an empty sub-state
-    for path, tensor in _leaves(state):
+    for path, tensor in tree.leaves(state):
         if tensor is None:
             leaves.append((path, None))
             continue
-        place = (tensor.data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
-        name = first.setdefault(place, path) if tensor.numel() else path
+        name = first.setdefault(tree.identity(tensor), path)
         leaves.append((path, name))
         if name == path:
             unique[path] = tensor.detach().cpu().contiguous().clone()
-    about = {"format": str(FORMAT), "round": str(round), "leaves": json.dumps(leaves)}
+    about = {"format": str(FORMAT), "round": str(round), "leaves": json.dumps(leaves), **more}
     return safetensors.torch.save(unique, {**about, "digest": digest(unique, about)})
 
 
 def unpack(data: bytes) -> tuple[int, State]:
+    about, state = opened(data)
+    return int(about["round"]), state
+
+
+def opened(data: bytes) -> tuple[Mapping[str, str], State]:
+    """What a checkpoint says of itself, and its state."""
     try:
         tensors: Tree = safetensors.torch.load(data)
         length = int.from_bytes(data[:8], "little")
@@ -167,24 +212,8 @@ def unpack(data: bytes) -> tuple[int, State]:
         raise BadCheckpoint(f"cut short or not a checkpoint: {error}") from None
     if stated != digest(tensors, about):
         raise BadCheckpoint("its contents do not match its digest")
-    state: State = {}
-    for path, name in json.loads(about["leaves"]):
-        *parents, last = path.split("/")
-        inner = state
-        for parent in parents:
-            inner = inner.setdefault(parent, {})
-        inner[last] = {} if name is None else tensors[name]
-    return int(about["round"]), state
-
-
-def _leaves(state: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Tensor | None]]:
-    for key, value in state.items():
-        if isinstance(value, Tensor):
-            yield path + key, value
-        elif value:
-            yield from _leaves(value, f"{path}{key}/")
-        else:
-            yield path + key, None
+    named = json.loads(about["leaves"])
+    return about, tree.grown((path, None if name is None else tensors[name]) for path, name in named)
 
 
 def digest(tensors: Tree, about: Mapping[str, str]) -> str:
@@ -195,11 +224,12 @@ def digest(tensors: Tree, about: Mapping[str, str]) -> str:
     return total.hexdigest()
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes | Iterable[bytes]) -> None:
     """After a crash at any moment, `path` has its old contents or the new ones, never a part."""
     beside = path.with_name(path.name + ".tmp")
     with open(beside, "wb") as file:
-        file.write(data)
+        for piece in [data] if isinstance(data, bytes) else data:
+            file.write(piece)
         file.flush()
         os.fsync(file.fileno())
     os.replace(beside, path)
@@ -212,7 +242,8 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def to_json(value: Any, indent: int | None = None) -> bytes:
     """One line (or an indented text) of JSON; tensors become lists, and what is no finite number null."""
-    return (json.dumps(plain(value), indent=indent, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    text = json.dumps(plain(value), indent=indent, ensure_ascii=False, allow_nan=False, default=Sparse.to_json)
+    return (text + "\n").encode()
 
 
 def plain(value: Any) -> Any:
@@ -220,6 +251,8 @@ def plain(value: Any) -> Any:
         return plain(value.tolist())
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, Sparse):
+        return Sparse(value.length, {at: plain(entry) for at, entry in value.entries.items()}, value.otherwise)
     if isinstance(value, list | tuple):
         return [plain(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):

@@ -149,7 +149,7 @@ def go_on(driver: Driver, folder: RunFolder | None, callbacks: Sequence[Callback
             if folder:
                 folder.append(row)
                 if driver.round % driver.spec.checkpoint_every == 0 or driver.round == driver.spec.rounds:
-                    folder.save(driver.round, driver.state)
+                    driver.save(folder)
                     saved = driver.round
             for listener in callbacks:
                 listener.on_round(driver, row)
@@ -167,6 +167,6 @@ def go_on(driver: Driver, folder: RunFolder | None, callbacks: Sequence[Callback
         if folder:
             if driver.round > saved:
                 folder.keep_rows(driver.rows)  # an interrupt may have come between a round and its row
-                folder.save(driver.round, driver.state)
+                driver.save(folder)
             folder.note(status=status)
     return Run(driver, folder)

@@ -9,7 +9,7 @@ Tensors that are not of floating type (counters of batch norm, index buffers) ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -124,14 +124,37 @@ def flatten(state: Mapping[str, Any], path: str = "") -> Tree:
 
 
 def unflatten(flat: Mapping[str, Tensor]) -> State:
+    return grown(flat.items())
+
+
+def leaves(state: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Tensor | None]]:
+    """Every tensor with its path, in order, and None for a sub-state that is empty."""
+    for key, value in state.items():
+        if isinstance(value, Tensor):
+            yield path + key, value
+        elif value:
+            yield from leaves(value, f"{path}{key}/")
+        else:
+            yield path + key, None
+
+
+def grown(leaves: Iterable[tuple[str, Tensor | None]]) -> State:
+    """The state that has these leaves."""
     state: State = {}
-    for path, tensor in flat.items():
+    for path, tensor in leaves:
         *parents, last = path.split("/")
         inner = state
         for parent in parents:
             inner = inner.setdefault(parent, {})
-        inner[last] = tensor
+        inner[last] = {} if tensor is None else tensor
     return state
+
+
+def identity(tensor: Tensor) -> tuple[Any, ...]:
+    """Equal for tensors that are the same values in the same memory, as long as they exist; an empty one is its own."""
+    if not tensor.numel():
+        return (id(tensor),)
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def nbytes(state: Mapping[str, Any]) -> int:

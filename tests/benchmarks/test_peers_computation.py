@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from peers import measure, ours
 from peers.bundle import Bundle, Settings
+from peers.by_hand import TRAINED, ByHand
 from peers.line import Process
 from peers.measure import Differs, Entrant, compare
 from peers.models import MODELS
@@ -78,6 +79,23 @@ def test_a_round_by_hand() -> None:
     loop.round()
     assert loop.model["head.weight"].flatten().tolist() == pytest.approx([-0.05, 0.05])
     assert loop.model["head.bias"].tolist() == pytest.approx([-0.05, 0.05])
+
+
+@pytest.mark.parametrize("workload", [one for one in WORKLOADS if one.model in TRAINED], ids=lambda one: one.model)
+def test_loops_written_by_hand_end_where_the_plain_one_does(workload: Any) -> None:
+    """Two rounds of two clients of one size, in batches of 8, 8 and 4 rows."""
+    random = torch.Generator().manual_seed(3)
+    x = torch.randn(40, *workload.shape, generator=random, dtype=torch.float64)
+    values = dict(make(workload.model, classes=10, shape=workload.shape, seed=0).state_dict())
+    settings = Settings("two", workload.model, 10, batch=8, lr=0.02, cohort=2, ordered=True, double=True)
+    rows = list(torch.arange(40).split(20))
+    bundle = Bundle(settings, x, torch.randint(0, 10, (40,), generator=random), rows, rows, values)
+    by_hand, plain = ByHand(bundle), PlainLoop(bundle)
+    for _ in range(2):
+        by_hand.round()
+        plain.round()
+    for name, value in by_hand.model.items():
+        torch.testing.assert_close(value, plain.model[name], rtol=0, atol=1e-12)
 
 
 class Scripted:

@@ -15,7 +15,7 @@ from calling import FINDS_US, Call
 from fedtailor.cli.options import read_file
 
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
-NAMES = ("compare", "resume", "run-file", "plugin", "own-data")
+NAMES = ("compare", "resume", "run-file", "plugin", "own-data", "explain", "federate")
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -28,8 +28,9 @@ def test_commands_and_options_exist(page: str, call: Call) -> None:
     lines = [line for block in blocks(page, "sh") for line in block.splitlines() if line.startswith("fedtailor")]
     assert lines
     for line in lines:
-        _, command, *rest = shlex.split(line)
-        shown = call(command, "--help")
+        _, *rest = shlex.split(line)
+        command = [rest.pop(0) for _ in range(2 if rest[0] in ("federation", "state") else 1)]
+        shown = call(*command, "--help")
         assert shown.code == 0, line
         for option in (part for part in rest if part.startswith("--")):
             assert f"{option} " in shown.out, line

@@ -31,7 +31,7 @@ def test_list_tells_options_and_leaves_out_what_is_filled_in(call: Call) -> None
     assert "dirichlet(alpha=0.1, clients=20" in call("list", "partitions").out
     assert "pathological(classes=2" in call("list", "partitions").out
     assert "dnn(hidden=None)" in call("list", "models").out
-    assert "synthetic(alpha=0.5, beta=0.5)" in call("list", "data").out
+    assert "synthetic(alpha=0.5, beta=0.5, clients=100" in call("list", "data").out
 
 
 @pytest.fixture(scope="module")

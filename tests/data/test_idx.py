@@ -20,7 +20,7 @@ FILES = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-image
 def idx_file(values: np.ndarray, kind: int = 8) -> bytes:
     """The format as its authors describe it: magic number, sizes with the highest byte first, values."""
     header = struct.pack(">HBB", 0, kind, values.ndim) + b"".join(struct.pack(">I", n) for n in values.shape)
-    return gzip.compress(header + values.astype(np.uint8).tobytes())
+    return gzip.compress(header + values.astype(np.uint8).tobytes(), mtime=0)
 
 
 def four(folder: Path, train: int = 40, test: int = 10) -> tuple[np.ndarray, np.ndarray]:
@@ -66,15 +66,19 @@ def test_without_files_the_message_says_how_to_get_them(home: Path) -> None:
         load("mnist")
 
 
-@pytest.mark.parametrize(("file", "content", "words"), [
-    (0, b"no gzip", "cannot be unpacked"),
-    (0, idx_file(np.zeros((40, 28, 28)))[:-30], "cannot be unpacked"),
-    (0, idx_file(np.zeros((40, 28, 28)), kind=13), "is no IDX file of bytes"),
-    (1, gzip.compress(b"<!DOCTYPE html>"), "is no IDX file of bytes"),
-    (1, gzip.compress(struct.pack(">HBBI", 0, 8, 1, 40) + bytes(39)), "holds 39 values and should hold 40"),
-    (1, idx_file(np.zeros(39)), "39 labels for 40 rows"),
-    (1, idx_file(np.full(40, 10)), "a label 10, but pictures has 10 classes"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        (0, b"no gzip", "cannot be unpacked"),
+        (0, idx_file(np.zeros((40, 28, 28)))[:-30], "cannot be unpacked"),
+        (0, idx_file(np.zeros((40, 28, 28)), kind=13), "is no IDX file of bytes"),
+        (1, gzip.compress(b"<!DOCTYPE html>", mtime=0), "is no IDX file of bytes"),
+        (1, gzip.compress(struct.pack(">HBBI", 0, 8, 1, 40) + bytes(39)), "holds 39 values and should hold 40"),
+        (1, idx_file(np.zeros(39)), "39 labels for 40 rows"),
+        (1, idx_file(np.full(40, 10)), "a label 10, but pictures has 10 classes"),
+    ],
+    ids=["no gzip", "cut off", "of floats", "a web page", "too short", "labels for others", "a label too many"],
+)
 def test_a_damaged_file_is_named(file: int, content: bytes, words: str, home: Path) -> None:
     four(home / "mnist")
     (home / "mnist" / FILES[file]).write_bytes(content)

@@ -24,6 +24,20 @@ def test_the_sizes_are_the_published_ones(data: Dataset) -> None:
     assert set(data.y.tolist()) == set(range(10))
 
 
+def test_many_clients_of_bounded_sizes() -> None:
+    """Sizes as drawn, between the bounds; by hand for the first ten."""
+    made = synthetic(clients=300, sizes=(50, 500))
+    assert made.owner is not None
+    counts = torch.bincount(made.owner).tolist()
+    stream = np.random.RandomState(0)
+    assert counts[:10] == [min(500, max(50, int(stream.lognormal(4, 2)))) for _ in range(10)]
+    assert len(counts) == 300 and min(counts) == 50 and max(counts) == 500
+    assert load("synthetic(clients=12, sizes=(3, 9))").n == 12
+    for wrong in ({"clients": 0}, {"sizes": (0, 5)}, {"sizes": (9, 3)}):
+        with pytest.raises(WrongInput, match="is not possible"):
+            synthetic(**wrong)  # type: ignore[arg-type]
+
+
 def client_by_hand(wanted: int, alpha: float, beta: float) -> tuple[np.ndarray, np.ndarray]:
     """One client's rows, everything drawn number by number in the order of the definition."""
     stream = np.random.RandomState(0)

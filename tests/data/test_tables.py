@@ -99,6 +99,9 @@ WRONG = {
         'site,note,ill\na,"x\ny",no\nb,z\n', {}, r"t.csv, line 4: 2 values, and the header names 3 columns"
     ),
     "no number": (CSV.replace("70", "7O"), {}, r"t.csv, line 4: '7O' under 'pulse' is no number; .*skip=\('pulse',\)"),
+    "no number after a value over two lines": (
+        'site,x,note,ill\na,1,"p\nq",no\nb,oops,r,yes\n', {"skip": ("note",)}, r"t.csv, line 4: 'oops' under 'x'"
+    ),
     "missing": (CSV.replace("80", "NA"), {}, r"t.csv, line 3: pulse is missing .* 1 of 4 rows; .*skip=\('pulse',\)"),
     "infinite": (CSV.replace("80", "inf"), {}, r"t.csv, line 3: pulse is missing or no finite number"),
     "label missing": (CSV.replace("60,no", "60,"), {}, r"t.csv, line 2: ill is missing; fill it in"),

@@ -27,7 +27,7 @@ from fedtailor.runners.sequential import Sequential
 HERE = Path(__file__).parent
 PLUGIN = HERE / "plugin_paused.py"
 SITES = ("plain-1", "inverted-1", "noisy-1")
-PATIENCE = 120.0  # seconds until something that must happen counts as not happening
+PATIENCE = 240.0  # seconds until something that must happen counts as not happening
 
 
 def three_sites(sites: Sequence[str] = SITES) -> Federation:

@@ -15,7 +15,7 @@ from fedtailor.record import RunFolder
 from fedtailor.runners.sequential import Sequential
 
 pytest.importorskip("flwr")
-pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
 
 PAUSE = 0.3  # seconds in each of the six steps of a round
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ pytest.importorskip("flwr")
 pytestmark = [
     pytest.mark.federation,
     pytest.mark.xdist_group("parity"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore"),  # of Flower and what it stands on
 ]
 
@@ -47,7 +48,7 @@ def federations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
             bundle.write(base / f"{site}-{number}.bundle")
             bundles.setdefault(site, []).append(str(base / f"{site}-{number}.bundle"))
     with real.processes(first) as processes:
-        processes.start("link", "-m", "fedtailor.deploy.serve", "link", str(first.path))
+        processes.start("link", "-m", "fedtailor.deploy.serve", "link", str(first.path), str(os.getpid()))
         for site in real.SITES:
             script = str(real.HERE / "many_federations.py")
             processes.start(site, script, site, str(base / f"{site}-state"), *bundles[site])

@@ -22,7 +22,7 @@ httpx = pytest.importorskip("httpx")
 pytestmark = [
     pytest.mark.federation,
     pytest.mark.xdist_group("refusals"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore"),
 ]
 

@@ -6,6 +6,8 @@ import datetime as dt
 import json
 import ssl
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 
 from fedtailor import WrongInput
 from fedtailor.deploy.settings import FILE, Form, Settings, read, write
+from fedtailor.deploy.store import held
 
 pytest.importorskip("cryptography")
 
@@ -202,3 +205,14 @@ def test_nothing_of_one_federation_fits_another(tmp_path: Path) -> None:
     one, two = (Folder.create(tmp_path / name, settings(), None, 30) for name in ("one", "two"))
     assert one.settings.id != two.settings.id
     assert json.loads((one.path / "sites.json").read_text()) == []
+
+
+def test_the_server_s_parts_end_with_it(folder: Folder) -> None:
+    """Even if it was gone before they had begun: they are told whose they are."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    command = [sys.executable, "-m", "fedtailor.deploy.serve", "loop", str(folder.path), str(gone.pid)]
+    folder.invite("north")
+    (folder.path / "loop.lock").touch()
+    with held(folder.path / "loop.lock", "the test"):  # so that it has nothing to do but wait
+        assert subprocess.run(command, timeout=90, check=False).returncode == 1

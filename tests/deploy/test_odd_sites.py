@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import memory_link as memory
+import numpy as np
 import pytest
 import torch
 from small import SmallNet, method_named, small_federation, small_spec
@@ -389,3 +390,39 @@ def test_a_letter_given_again_is_answered_from_memory(tmp_path: Path, monkeypatc
     server.step()
     assert trained == [1] * 5
     assert_same(simulated("Ditto", set(), 1), server, link)
+
+
+class Median(Driver):
+    """The simulation of FedAvg with the median in the place of the mean, in NumPy."""
+
+    def aggregate(self, fed: Any, server: Any, uploads: Any) -> Any:
+        models = [uploads[i]["model"] for i in sorted(uploads)]
+        model = {}
+        for name, tensor in models[0].items():
+            values = np.stack([one[name].double().numpy() for one in models])
+            middle = np.median(values, axis=0) if tensor.is_floating_point() else values.max(0)
+            model[name] = torch.from_numpy(np.asarray(middle)).to(tensor.dtype)
+        return {**server, "model": model}
+
+
+def test_a_median_bears_an_odd_site(tmp_path: Path) -> None:
+    server, link = memory.coordinate(spec_of("FedAvg"), small_federation(), tmp_path, combine="median")
+    link.between = spoilt(set_head(lambda head: head + 50.0))  # loud, and below norm_limit
+    for _ in range(4):
+        server.step()
+
+    class Loud(Sequential):
+        def train(self, work: Any, round: int, examine: bool) -> Any:
+            for reply in super().train(work, round, examine):
+                if (round, reply.number) == (2, 1) and reply.upload is not None:
+                    model = reply.upload["model"]
+                    loud = {**model, "head.weight": model["head.weight"] + 50.0}
+                    reply = replace(reply, upload={**reply.upload, "model": loud})
+                yield reply
+
+    driver = Median(spec_of("FedAvg"), small_federation(), Loud(1))
+    for _ in range(4):
+        driver.step()
+    for name, tensor in driver.server["model"].items():
+        torch.testing.assert_close(server.server["model"][name], tensor)
+    assert float(server.server["model"]["head.weight"].abs().max()) < 5

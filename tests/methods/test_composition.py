@@ -45,7 +45,7 @@ from fedtailor import (
     pFedMe,
     tree,
 )
-from fedtailor.driver import MethodNote
+from fedtailor.method import MethodNote
 from fedtailor.toy import ToyNet, run, toy_driver, toy_federation, without_norm
 
 ALA, MCSA = AdaptiveLocalAggregation, ComponentAttention

@@ -33,7 +33,7 @@ from fedtailor import (
     WrongInput,
     pFedMe,
 )  # fmt: skip
-from fedtailor.driver import MethodNote
+from fedtailor.method import MethodNote
 from fedtailor.methods import fedala
 
 ALA = AdaptiveLocalAggregation

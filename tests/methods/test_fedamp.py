@@ -28,7 +28,7 @@ from fedtailor import (
     registry,
 )
 from fedtailor.arch import Arch
-from fedtailor.driver import MethodNote
+from fedtailor.method import MethodNote
 
 NOTED = pytest.mark.filterwarnings("ignore::fedtailor.driver.MethodNote")
 WARNED = pytest.mark.filterwarnings("ignore:.*self-weight.*:UserWarning")

@@ -10,7 +10,7 @@ from quadratic import SIZES, Line, TwoLayers, common, federation, play, regressi
 from reference import SETTINGS, close, descend, mean, options, two_layers, values
 
 from fedtailor import FedBABU, FedBN, WrongInput
-from fedtailor.driver import MethodNote
+from fedtailor.method import MethodNote
 
 BODY, HEAD = ("body.weight",), ("head.weight",)
 PARTS = {"full": BODY + HEAD, "head": HEAD, "body": BODY}

@@ -29,7 +29,7 @@ from fedtailor import (
     registry,
 )
 from fedtailor.arch import Arch
-from fedtailor.driver import MethodNote
+from fedtailor.method import MethodNote
 
 NOTED = pytest.mark.filterwarnings("ignore::fedtailor.driver.MethodNote")
 SIZES = (6, 9, 14)  # of which 1, 2 and 3 rows are held out

@@ -51,6 +51,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "every epoch": ({"alternate": "epoch"}, {"every_epoch": True}, {}),
     "exact": ({"exact_objective": True, "lam": 0.7}, {"exact": True, "lam": 0.7}, {}),
     "no warm-up": ({"p": 0}, {"p": 0}, {}),
+    "longer warm-up": ({"p": 2}, {"p": 2}, {}),
     "momentum": ({}, {"base": {"momentum": 0.9, "weight_decay": 0.02}, "lr_decay": 0.8},
                  {"momentum": 0.9, "weight_decay": 0.02, "lr_decay": 0.8}),
 }  # fmt: skip

@@ -19,7 +19,7 @@ from small import SmallNet, small_federation, small_spec
 from torch import Tensor, nn
 
 from fedtailor import Driver, FedAvg, FedHealth, LocalAttention, WrongInput
-from fedtailor.driver import MethodNote
+from fedtailor.method import MethodNote
 from fedtailor.methods.fedhealth import coral, linear_layers
 from fedtailor.site import take_exam
 

@@ -18,7 +18,7 @@ from reference import SETTINGS
 from torch import Tensor, nn
 
 from fedtailor import FTL, Arch, Driver, FedAvg, Federation, FedPHP, Method, RunSpec, Wrapper, WrongInput
-from fedtailor.driver import MethodNote
+from fedtailor.method import MethodNote
 from fedtailor.methods.fedphp import mmd
 from fedtailor.site import take_exam
 

@@ -30,7 +30,7 @@ from fedtailor import (
     federate,
     schedule,
 )
-from fedtailor.driver import MethodNote
+from fedtailor.method import MethodNote
 from fedtailor.report.outcomes import outcomes
 from fedtailor.report.read import read
 from fedtailor.tree import State, Tree

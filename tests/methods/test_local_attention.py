@@ -35,7 +35,7 @@ from fedtailor import (
     registry,
 )
 from fedtailor.arch import Arch
-from fedtailor.driver import MethodNote
+from fedtailor.method import MethodNote
 from fedtailor.nn import AttentionBlock, Slot, alexnet_bn, lenet_bn
 
 KINDS = ("se", "eca", "ca", "hybrid")

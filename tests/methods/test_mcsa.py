@@ -33,7 +33,7 @@ from fedtailor import (
     registry,
 )
 from fedtailor.arch import Arch
-from fedtailor.driver import MethodNote
+from fedtailor.method import MethodNote
 from fedtailor.methods import mixing
 
 Values = dict[str, Tensor]

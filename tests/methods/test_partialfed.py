@@ -37,7 +37,7 @@ from fedtailor import (
     registry,
     tree,
 )  # fmt: skip
-from fedtailor.driver import MethodNote
+from fedtailor.method import MethodNote
 from fedtailor.toy import run, toy_driver
 
 ALA = AdaptiveLocalAggregation

@@ -13,7 +13,7 @@ from reference import SETTINGS, Model, close, line, mean, options, values
 from torch import Tensor, nn
 
 from fedtailor import Arch, FedAvg, PerFedAvg, Wrapper, WrongInput, schedule
-from fedtailor.driver import MethodNote
+from fedtailor.method import MethodNote
 from fedtailor.methods import perfedavg
 
 CENTRES, CURVATURES = np.array((1.0, 2.0, -3.0)), np.array((1.0, 4.0, 0.5))

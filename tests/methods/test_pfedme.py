@@ -12,7 +12,7 @@ from quadratic import SIZES, Line, TwoLayers, common, federation, play, regressi
 from reference import SETTINGS, Gradient, Model, close, line, mean, options, two_layers, values
 
 from fedtailor import Arch, Local, Wrapper, WrongInput, pFedMe, schedule
-from fedtailor.driver import MethodNote
+from fedtailor.method import MethodNote
 
 CENTRES, CURVATURES = np.array((1.0, 2.0, -3.0)), np.array((1.0, 4.0, 0.5))
 

@@ -11,7 +11,7 @@ import torch
 from quadratic import SIZES, Line, common, federation, play, regressions, same, squares, w_of
 
 from fedtailor import SCAFFOLD, Ditto, FedAvg, FedMCSA, FedProx, Local, Method, Proximal, WrongInput, registry
-from fedtailor.driver import MethodNote
+from fedtailor.method import MethodNote
 
 MOVING = Proximal(FedAvg(), mu=5.0, anchor="moving")
 

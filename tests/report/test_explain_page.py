@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from explained import Rows, matrix, one, showing
+from rich.console import Console
 from test_html import Page
 
 from fedtailor.registry import WrongInput
@@ -201,18 +202,30 @@ def test_tables_of_one_client(learned_run: Path) -> None:
     assert "Means" not in tabled["attention: to whom it goes"].caption
 
 
-def test_a_table_wider_than_the_terminal_goes_on_below() -> None:
-    from rich.console import Console
-
-    numbers = [f"{k / 10:.3f}" for k in range(20)]
-    table = Table("wide", ("client", *(f"layer{k}" for k in range(20))), (("a", *numbers),))
-    console = Console(width=60, record=True, file=io.StringIO())
-    pieces = as_rich(table, 60)
+def printed(table: Table, width: int) -> tuple[int, str]:
+    """In how many pieces, and the text of them."""
+    console = Console(width=width, record=True, file=io.StringIO())
+    pieces = as_rich(table, width)
     for piece in pieces:
         console.print(piece)
     text = console.export_text()
-    assert len(pieces) > 1 and max(map(len, text.splitlines())) <= 60
-    assert re.findall(r"\d\.\d{3}", text) == numbers and "…" not in text
+    assert max(map(len, text.splitlines())) <= width and "…" not in text
+    return len(pieces), text
+
+
+def test_a_table_wider_than_the_terminal_goes_on_below() -> None:
+    numbers = [f"{k / 10:.3f}" for k in range(20)]
+    table = Table("wide", ("client", *(f"layer{k}" for k in range(20))), (("a", *numbers),))
+    pieces, text = printed(table, 60)
+    assert pieces == 4 and re.findall(r"\d\.\d{3}", text) == numbers
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_every_cell_is_printed_whole(learned_run: Path, width: int) -> None:
+    found = one(learned_run)
+    for table in (table for lesson in found.lessons for table in tables(lesson, found.sites)):
+        cells = {part.strip() for part in re.split("[│┃\n]", printed(table, width)[1])}
+        assert {cell for row in table.rows for cell in row} <= cells, table.title
 
 
 def test_a_table_on_the_page_is_text() -> None:

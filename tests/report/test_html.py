@@ -187,6 +187,15 @@ def test_each_federation_has_its_own_part(make_run: Make, tmp_path: Path) -> Non
     assert len(ids) == len(set(ids))
 
 
+def test_what_the_server_sees_and_when_numbers_were_taken(make_run: Make, tmp_path: Path) -> None:
+    parts = {"total": 44_426, "shared": 0, "personal": 44_426}
+    runs = [make_run("Local()", parameters=parts), make_run("Centralised()"), make_run("FedBN()", finish_epochs=5)]
+    shown = page(*runs, out=tmp_path)
+    seen = dict(re.findall(r"(Local|Centralised|FedBN)\(\) +[\d,]+ +[\d,]+ +(.*?) +[05] ", shown.words()))
+    assert seen == {"Local": "nothing", "Centralised": "everybody's rows", "FedBN": "sums of uploads"}
+    assert "end of run: Local and Centralised; end of run, 5 tuning epochs: FedBN." in shown.words()
+
+
 def test_where_it_is_written(make_comparison: Make, make_data: MakeData, tmp_path: Path) -> None:
     folder = make_comparison(["FedBN()", "Local()"], seeds=1, data=make_data(3))
     assert write_report([folder], tmp_path / "new/dir") == tmp_path / "new/dir/report.html"

@@ -169,7 +169,7 @@ def test_mass_by_hand() -> None:
     assert found.each_far == pytest.approx((0.2 / 3 + 0.2 + 0 + 0.1 + 0.1) / 5)
     assert found.ratio == pytest.approx(0.18 / (1.4 / 15))
     assert in_words(found) == (
-        "A client gives each other of its own group 1.9 times what it gives each client of other groups."
+        "On average a client gives each other of its own group 1.9 times what it gives each client of other groups."
     )
     uniform = mass(Map("", tuple(range(5)), tuple(range(5)), np.full((5, 5), 0.2)), sites)
     assert uniform.ratio == pytest.approx(1) and "as much as" in in_words(uniform)
@@ -188,7 +188,7 @@ def test_mass_of_some_rows_and_columns() -> None:
     assert without.near == pytest.approx((0.4 + 0.75) / 2) and without.each_near == pytest.approx((0.2 + 0.375) / 2)
     assert in_words(without) == ""
     holes = mass(Map("", (0,), (0, 1, 5), np.array([[np.nan, 0.3, np.nan]])), SIX)
-    assert (holes.own, holes.near, holes.far) == (None, 0.3, None)
+    assert holes == Mass(None, 0.3, None, 0.3, None)
 
 
 # ---------- cells ----------

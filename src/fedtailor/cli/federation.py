@@ -226,7 +226,11 @@ def serve(
         names = ", ".join(site.name for site in folder.sites()) or "nobody yet"
         say(f"{dir} is in order: {spec.method!r}, {spec.rounds} rounds; invited: {names}")
         return
-    code = carry_out(dir, say)
+    try:
+        code = carry_out(dir, say)
+    except KeyboardInterrupt:
+        say("interrupted; the same command goes on after the last round that was done", "bold")
+        raise typer.Exit(130) from None
     if code:
         raise typer.Exit(code)
     say(f"The record is {dir / 'run'}: `fedtailor report {dir / 'run'}` draws it.")

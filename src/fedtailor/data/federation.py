@@ -11,6 +11,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -165,7 +166,7 @@ class Federation:
         """The number of clients."""
         return len(self.train)
 
-    @property
+    @cached_property
     def sizes(self) -> Tensor:
         """The training rows of each client, int64 [n]."""
         return torch.tensor([len(rows) for rows in self.train])

@@ -15,10 +15,13 @@ LEGACY_SEED = 0  # of NumPy's legacy generator, as in the experiments; 205,795 r
 
 
 @register("data", "synthetic")
-def synthetic(alpha: float = 0.5, beta: float = 0.5) -> Dataset:
+def synthetic(
+    alpha: float = 0.5, beta: float = 0.5, clients: int = CLIENTS, sizes: tuple[int, int] | None = None
+) -> Dataset:
     """100 clients of very different sizes, each with its own inputs and its own linear labels.
 
-    Sizes are (floor(lognormal(4, 2)) + 50) * 5. Client k draws u ~ N(0, alpha), B ~ N(0, beta), the mean of
+    Sizes are (floor(lognormal(4, 2)) + 50) * 5, or with `sizes=(50, 500)` floor(lognormal(4, 2)) kept between these:
+    for many more clients than the 100 of the experiments. Client k draws u ~ N(0, alpha), B ~ N(0, beta), the mean of
     its inputs v[j] ~ N(B, 1), and its labels' W ~ N(u, 1) [60 x 10] and b ~ N(u, 1). Then x ~ N(v,
     diag(j^-1.2)) with j = 1..60, and y = argmax(x W + b). alpha and beta are standard deviations.
 
@@ -27,14 +30,19 @@ def synthetic(alpha: float = 0.5, beta: float = 0.5) -> Dataset:
     for name, value in (("alpha", alpha), ("beta", beta)):
         if not 0 <= value < math.inf:
             raise WrongInput(f"synthetic: {name}={value!r} is not possible; give a standard deviation from 0")
+    if clients < 1:
+        raise WrongInput(f"synthetic: clients={clients} is not possible; ask for 1 or more")
+    if sizes is not None and not 1 <= sizes[0] <= sizes[1]:
+        raise WrongInput(f"synthetic: sizes={sizes!r} is not possible; give the least and the most rows, from 1 on")
     legacy = np.random.RandomState(LEGACY_SEED)
-    sizes = (legacy.lognormal(4, 2, CLIENTS).astype(np.int64) + 50) * 5
-    label_means = legacy.normal(0, alpha, CLIENTS)
-    input_means = legacy.normal(legacy.normal(0, beta, CLIENTS)[:, None], 1, (CLIENTS, FEATURES))
+    drawn = legacy.lognormal(4, 2, clients).astype(np.int64)
+    counts = (drawn + 50) * 5 if sizes is None else drawn.clip(*sizes)
+    label_means = legacy.normal(0, alpha, clients)
+    input_means = legacy.normal(legacy.normal(0, beta, clients)[:, None], 1, (clients, FEATURES))
     spread = np.arange(1, FEATURES + 1) ** -0.6  # square root of j^-1.2
-    x, y = np.empty((sizes.sum(), FEATURES), np.float32), np.empty(sizes.sum(), np.int64)
-    stop = np.cumsum(sizes)
-    for client, (first, last) in enumerate(zip(stop - sizes, stop, strict=True)):
+    x, y = np.empty((counts.sum(), FEATURES), np.float32), np.empty(counts.sum(), np.int64)
+    stop = np.cumsum(counts)
+    for client, (first, last) in enumerate(zip(stop - counts, stop, strict=True)):
         weight = legacy.normal(label_means[client], 1, (FEATURES, CLASSES))
         bias = legacy.normal(label_means[client], 1, CLASSES)
         rows = input_means[client] + spread * legacy.standard_normal((last - first, FEATURES))
@@ -44,7 +52,7 @@ def synthetic(alpha: float = 0.5, beta: float = 0.5) -> Dataset:
         x=torch.from_numpy(x),
         y=torch.from_numpy(y),
         classes=tuple(str(label) for label in range(CLASSES)),
-        owner=torch.from_numpy(np.repeat(np.arange(CLIENTS), sizes)),
+        owner=torch.from_numpy(np.repeat(np.arange(clients), counts)),
         model="mlr",
         partition="natural",
         settings={
@@ -52,9 +60,9 @@ def synthetic(alpha: float = 0.5, beta: float = 0.5) -> Dataset:
             "steps": 20,
             "batch": 20,
             "lr": 0.02,
-            "cohort": 20,
+            "cohort": min(20, clients),
             "weight_decay": 0.001,
         },
         licence="made by formula, free of rights",
-        about="100 clients of very different sizes, each with inputs and a linear rule for labels of its own",
+        about=f"{clients:,} clients of very different sizes, each with inputs and a linear rule for labels of its own",
     )

@@ -3,7 +3,7 @@
 They are apart so that neither takes the other along. Each ends by itself when this one is gone, and holds a lock, so
 that a server that is started again waits for what is left of the one before.
 
-Run as `python -m fedtailor.deploy.serve PART FOLDER`, this is one of the two: no secret is on its command line.
+Run as `python -m fedtailor.deploy.serve PART FOLDER PARENT`, this is one of the two: no secret is on its command line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedtailor.deploy.folder import Folder
-from fedtailor.deploy.mail import Stopped
 from fedtailor.deploy.store import held
 from fedtailor.registry import WrongInput, load_plugin
 
@@ -90,7 +89,7 @@ class Part:
         log.parent.mkdir(mode=0o700, exist_ok=True)
         if log.exists() and log.stat().st_size > LARGEST_LOG:
             os.replace(log, log.with_suffix(".log.1"))
-        command = [sys.executable, "-m", "fedtailor.deploy.serve", self.name, str(self.path)]
+        command = [sys.executable, "-m", "fedtailor.deploy.serve", self.name, str(self.path), str(os.getpid())]
         with open(log, "ab") as file:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=file, stderr=None if self.name == "loop" else file
@@ -106,15 +105,15 @@ class Part:
             self.process.wait()
 
 
-def main(part: str, path: Path) -> int:
-    """One of the two processes."""
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+def main(part: str, path: Path, parent: int) -> int:
+    """One of the two processes; `parent` is told, for it may be gone before this one has begun."""
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     os.umask(0o077)
     with held(path / f"{part}.lock", "", wait=True):
         try:
             folder = Folder(path)
             return {"link": link, "loop": loop}[part](folder)
-        except Stopped:
+        except KeyboardInterrupt:  # or asked to stop
             return STOPPED
         except WrongInput as error:
             print(f"error: {error}", file=sys.stderr)
@@ -158,4 +157,4 @@ def _end_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], Path(sys.argv[2])))
+    sys.exit(main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedtailor.lanes import recurrent as recurrent
 from fedtailor.lanes import rules as rules
 from fedtailor.lanes.layers import drawing_from
 from fedtailor.lanes.value import Lanes, OneByOne, is_lanes, lanes, raw, selected

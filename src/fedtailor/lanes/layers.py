@@ -11,7 +11,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedtailor.lanes.rules import unknown
-from fedtailor.lanes.value import Function, OneByOne, _selection, depth, is_lanes, register, stacks, wrapped
+from fedtailor.lanes.value import (
+    Function,
+    OneByOne,
+    _selection,
+    depth,
+    is_lanes,
+    lanes,
+    raw,
+    register,
+    stacks,
+    wrapped,
+)
 
 
 def linear(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -73,15 +84,41 @@ def batch_norm(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return parted(func(merged(x), **given), len(x))
 
 
+PLAIN_CROSS_ENTROPY = {
+    "weight": None, "size_average": None, "ignore_index": -100, "reduce": None, "label_smoothing": 0.0
+}  # fmt: skip
+
+
 def cross_entropy(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     out, y, *rest = args
     reduction = kwargs.get("reduction", "mean")
-    usual = is_lanes(out) and is_lanes(y) and depth(out) == 2 and depth(y) == 1
-    if rest or kwargs.keys() - {"reduction"} or not usual:
+    usual = is_lanes(out) and is_lanes(y) and depth(out) == 2 and depth(y) == 1 and not y.is_floating_point()
+    if rest or not usual or any(kwargs.get(k, plain) != plain for k, plain in PLAIN_CROSS_ENTROPY.items()):
         return unknown(func, args, kwargs)
     out, y = stacks(out, y)
     losses = func(out.flatten(0, 1), y.flatten(), reduction="none").view(len(out), -1)
     return wrapped(losses if reduction == "none" else losses.mean(1) if reduction == "mean" else losses.sum(1))
+
+
+def embedding(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """All clients' tables under each other as one; the row of padding has no gradient. Gradients are dense."""
+    names = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    if given.get("max_norm") is not None:
+        raise OneByOne("an embedding with max_norm, which changes its weights as it is read")
+    index, table, padding = given["input"], given["weight"], given.get("padding_idx")
+    if not is_lanes(table):
+        rest = {name: value for name, value in given.items() if name not in ("input", "weight")}
+        return wrapped(func(index.as_subclass(Tensor), table, **rest))
+    if not is_lanes(index):
+        index = lanes(index.expand(len(raw(table)), *index.shape))
+    index, table = stacks(index, table)
+    count, words = table.shape[:2]
+    below = torch.arange(0, count * words, words, device=index.device).view(-1, *(1,) * (index.ndim - 1))
+    out = torch.embedding(table.flatten(0, 1), index + below, -1, given.get("scale_grad_by_freq", False), False)
+    if padding is not None:
+        out = torch.where((index == padding % words).unsqueeze(-1), out.detach(), out)
+    return wrapped(out)
 
 
 _generators: list[list[torch.Generator]] = []
@@ -122,4 +159,5 @@ register(
 )  # fmt: skip
 register(batch_norm, F.batch_norm)
 register(cross_entropy, F.cross_entropy)
+register(embedding, F.embedding)
 register(dropout, F.dropout)

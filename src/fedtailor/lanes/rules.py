@@ -153,6 +153,50 @@ def moving(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return wrapped(func(x, (0, *dims)) if func in (Tensor.permute, torch.permute) else func(x, *dims))
 
 
+def parting(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """unbind, split and chunk along a dimension."""
+    x, *rest = args
+    position = 0 if func in (Tensor.unbind, torch.unbind) else 1
+    dim = kwargs.get("dim", rest[position] if len(rest) > position else 0)
+    return wrapped(func(x, *rest[:position], **{**kwargs, "dim": shifted(dim)}))
+
+
+def padding(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """F.pad counts dimensions from the last, so that the lanes are never meant."""
+    if not is_lanes(args[0]) or len(args[1]) > 2 * depth(args[0]) or kwargs.get("mode", "constant") != "constant":
+        return unknown(func, args, kwargs)
+    return wrapped(func(*args, **kwargs))
+
+
+def product(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Matrix products, of vectors too, and over further leading dimensions."""
+    x, y, *rest = args
+    deep = [depth(x), depth(y)]
+    if rest or kwargs or min(deep) == 0:
+        return unknown(func, args, kwargs)
+    cut = stacks(*(value for value in (x, y) if is_lanes(value)))
+    count, ready = len(cut[0]), iter(cut)
+    x, y = (next(ready) if is_lanes(value) else value.expand(count, *value.shape) for value in (x, y))
+    x = x.unsqueeze(1) if deep[0] == 1 else x
+    y = y.unsqueeze(-1) if deep[1] == 1 else y
+    most = max(x.ndim, y.ndim)
+    x, y = (value.reshape(count, *(1,) * (most - value.ndim), *value.shape[1:]) for value in (x, y))
+    out = torch.matmul(x, y)
+    out = out.squeeze(-2) if deep[0] == 1 else out
+    return wrapped(out.squeeze(-1) if deep[1] == 1 else out)
+
+
+def contraction(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """tensordot over one dimension: the last of the one, the first of the other."""
+    x, y, *rest = args
+    if (rest or [kwargs.get("dims", 2)]) != [1] or not all(map(is_lanes, (x, y))):
+        return unknown(func, args, kwargs)
+    x, y = stacks(x, y)
+    before, after = x.shape[1:-1], y.shape[2:]
+    out = torch.bmm(x.reshape(len(x), before.numel(), x.shape[-1]), y.reshape(len(y), y.shape[1], after.numel()))
+    return wrapped(out.reshape(len(x), *before, *after))
+
+
 def joining(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """cat and stack."""
     parts = list(args[0])
@@ -259,11 +303,15 @@ register(
 register(converting, Tensor.to, Tensor.type_as)
 register(plain, *both("is_floating_point is_complex element_size data_ptr untyped_storage is_contiguous"))
 register(constant, Tensor.new_zeros, Tensor.new_ones, Tensor.new_full, Tensor.new_empty, Tensor.new_tensor)
-register(reducing, *both("sum mean amax amin any all prod logsumexp argmax argmin"))
+register(reducing, *both("sum mean amax amin any all prod logsumexp argmax argmin std var"))
 register(along, *both("softmax log_softmax cumsum"), F.softmax, F.log_softmax)
 register(reshaping, Tensor.reshape, Tensor.view)
 register(flattening, *both("flatten"))
 register(moving, *both("transpose permute unsqueeze"))
+register(parting, *both("unbind split chunk"))
+register(padding, F.pad)
+register(product, torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm, torch.mv, Tensor.mv)
+register(contraction, torch.tensordot)
 register(joining, torch.cat, torch.stack, torch.concat)
 register(indexing, Tensor.__getitem__)
 register(assigning, Tensor.__setitem__)

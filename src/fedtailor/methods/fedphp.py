@@ -102,7 +102,8 @@ class FedPHP(Method):
 def mmd(a: Tensor, b: Tensor) -> Tensor:
     """Squared maximum mean discrepancy; the kernel is a sum of Gaussians, 1/4 to 4 times the mean squared distance."""
     both = torch.cat([a, b])
-    squared = (both[:, None] - both[None]).square().sum(-1)
+    lengths = both.square().sum(-1)  # |a - b|^2 = |a|^2 + |b|^2 - 2 ab, so that no difference has to be kept
+    squared = (lengths[:, None] + lengths[None] - 2 * both @ both.T).clamp(min=0)
     width = squared.detach().sum() / max(1, len(both) ** 2 - len(both))
     width = torch.where(width > 0, width, 1.0)
     kernel = torch.stack([(-squared / (width * scale)).exp() for scale in (0.25, 0.5, 1.0, 2.0, 4.0)]).sum(0)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.registry import WrongInput
+from fedtailor.sparse import from_json
 
 FORMAT = 1
 _RUN_NEEDS = ("format", "method", "spec", "data", "primary", "higher_is_better")
@@ -307,7 +308,7 @@ def _rows(file: Path) -> tuple[tuple[Mapping[str, Any], ...], bool]:
 def _row(line: bytes) -> dict[str, Any] | None:
     """One line of rows.jsonl; None if it is not a whole row."""
     try:
-        row = json.loads(line)
+        row = json.loads(line, object_hook=from_json)
         return {**row, "round": int(row["round"]), **{part: _with_nan(row[part]) for part in ("test", "validation")}}
     except (ValueError, KeyError, TypeError):
         return None

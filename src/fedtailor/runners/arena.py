@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedtailor import tree
+
 ALIGNED = 64  # bytes: a cache line
 LEAST = 1 << 20  # bytes that are asked for at once
 
@@ -61,8 +63,8 @@ class Arena:
 
     def _place(self, tensor: Tensor) -> int:
         tensor = tensor.detach()
-        key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-        if tensor.numel() and key in self.written:
+        key = tree.identity(tensor)
+        if key in self.written:
             return self.written[key][0]
         place = self.used
         size = tensor.numel() * tensor.element_size()

@@ -107,4 +107,5 @@ def in_words(found: Mass) -> str:
         return ""
     if 0.95 < ratio < 1.05:
         return "A client gives others of its own group as much as it gives those of other groups."
-    return f"A client gives each other of its own group {ratio:.2g} times what it gives each client of other groups."
+    times = f"{ratio:.2g} times what it gives each client of other groups"
+    return f"On average a client gives each other of its own group {times}."

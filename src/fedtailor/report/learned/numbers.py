@@ -17,6 +17,7 @@ from fedtailor.report.learned.lessons import Cells, Courses, Curves, Lesson, Map
 from fedtailor.report.learned.maps import LEAST, Mass, in_words, mass
 from fedtailor.report.words import MINUS
 
+MOST = "most to"  # the title of a column of words
 _FIRST = 3  # clients that are named where a row gives most
 
 
@@ -71,9 +72,9 @@ def _of_each(lesson: Maps, shown: Map, sites: Sites) -> Table:
         names = ", ".join(f"{sites.names[shown.columns[at]]} {_number(row[at])}" for at in others[:_FIRST])
         numbers = (found.own, found.each_near, *((found.each_far,) if sites.grouped else ()))
         rows.append((sites.names[client], *map(_number, numbers), names or "nobody"))
-    each = ("own group, each", "other groups, each") if sites.grouped else ("others, each",)
-    head = ("client", "itself", *each, "most to")
-    return Table(f"{lesson.what}: client by client", head, tuple(rows))
+    head = ("client", "itself", *(("own group", "other groups") if sites.grouped else ("others",)), MOST)
+    about = "To oneself, and on average to each of the others."
+    return Table(f"{lesson.what}: client by client", head, tuple(rows), caption=about)
 
 
 def _of_one(lesson: Maps, sites: Sites) -> Table:
@@ -154,30 +155,37 @@ def _number(value: float | None, digits: int = 3) -> str:
 
 def as_rich(table: Table, width: int) -> list[RichTable]:
     """For the terminal: one below the other where not all columns fit side by side."""
-    words = [max((len(word) for word in title.split()), default=0) for title in table.head]  # titles break at spaces
-    sizes = [max(words[at], *(len(row[at]) for row in table.rows)) + 3 for at in range(len(table.head))]
-    fixed = sum(sizes[: table.names]) + 1
+    least = [_least(table, column) + 3 for column in range(len(table.head))]
+    fixed = sum(least[: table.names]) + 1
     pieces: list[list[int]] = [[]]
     for column in range(table.names, len(table.head)):
-        if pieces[-1] and fixed + sum(sizes[at] for at in pieces[-1]) + sizes[column] > width:
+        if pieces[-1] and fixed + sum(least[at] for at in pieces[-1]) + least[column] > width:
             pieces.append([])
         pieces[-1].append(column)
     found = []
     for number, piece in enumerate(pieces):
-        last = number == len(pieces) - 1
-        rich = RichTable(
-            title=table.title if not number else None, title_justify="left", caption=table.caption if last else None,
-            caption_justify="left",
-        )  # fmt: skip
+        title, caption = table.title if not number else None, table.caption if piece is pieces[-1] else None
+        rich = RichTable(title=title, title_justify="left", caption=caption, caption_justify="left")
         shown = [*range(table.names), *piece]
+        spare = max(0, width - 1 - sum(least[column] for column in shown))  # for titles that need not be broken
         for column in shown:
-            left = column < table.names or table.head[column] == "most to"
-            rich.add_column(Text(table.head[column]), justify="left" if left else "right", min_width=sizes[column] - 3)
+            left = column < table.names or table.head[column] == MOST
+            room = min(spare, max(0, len(table.head[column]) + 3 - least[column]))
+            spare -= room
+            rich.add_column(
+                Text(table.head[column]), justify="left" if left else "right", width=least[column] - 3 + room
+            )
         for before, row in zip((None, *table.rows), table.rows, strict=False):
             again = before is not None and table.names > 1 and before[0] == row[0]
             rich.add_row(*(Text("" if again and not column else row[column]) for column in shown))
         found.append(rich)
     return found
+
+
+def _least(table: Table, column: int) -> int:
+    """The narrowest a column may get: a title breaks at spaces, a cell does not."""
+    words = max((len(word) for word in table.head[column].split()), default=0)
+    return max(words, *(len(row[column]) for row in table.rows))
 
 
 def as_html(table: Table) -> str:
@@ -187,8 +195,8 @@ def as_html(table: Table) -> str:
         cells = [f'<th scope="row">{escape(row[0])}</th>']
         cells += [f'<td class="text">{escape(cell)}</td>' for cell in row[1 : table.names]]
         for title, cell in zip(table.head[table.names :], row[table.names :], strict=True):
-            cells.append(f"<td{' class=text' if title == 'most to' else ''}>{escape(cell)}</td>")
+            cells.append(f"<td{' class=text' if title == MOST else ''}>{escape(cell)}</td>")
         lines.append(f"<tr>{''.join(cells)}</tr>")
-    words = ("most to", *table.head[1 : table.names])
+    words = (MOST, *table.head[1 : table.names])
     caption = f'<p class="caption">{escape(table.caption)}</p>' if table.caption else ""
     return html_table(table.head, lines, table.title, tall=len(lines) > 20, text=words) + caption

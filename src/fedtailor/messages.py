@@ -1,0 +1,46 @@
+"""A payload taken apart: what each client of an exchange is sent, and how many bytes that is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedtailor import tree
+from fedtailor.method import Payload, Received
+
+
+def message(payload: Payload, place: int, number: int, private: frozenset[str]) -> Received:
+    """A client's own part of a payload, as it is sent: without anything personal."""
+    content = {**payload.common, **tree.transform(lambda t: t[place], payload.own)}
+    check_impersonal(content, private, "message")
+    peers, ids = payload.peers, None
+    if payload.peer_ids is not None:
+        ids = payload.peer_ids[place]
+        ids = ids[ids >= 0]
+        peers = tree.rows(payload.peers, ids)
+    extra = {key: value for key, value in content.items() if key != "model"}
+    return Received(content.get("model", {}), extra, peers, ids, number, payload.static)
+
+
+def broadcast(payload: Payload) -> Received | None:
+    """What every client would be sent, where it is the same for all."""
+    if payload.own or payload.peers:
+        return None
+    extra = {key: value for key, value in payload.common.items() if key != "model"}
+    return Received(payload.common.get("model", {}), extra, static=payload.static)
+
+
+def check_impersonal(state: Mapping[str, Any], private: frozenset[str], what: str) -> None:
+    """Law 3: nothing personal on the wire."""
+    leaked = {path.rsplit("/", 1)[-1] for path in tree.flatten(state)} & private
+    if leaked:
+        raise RuntimeError(
+            f"the {what} holds personal tensors: {', '.join(sorted(leaked))}; this is a fault of the method"
+        )
+
+
+def size_of_message(payload: Payload, place: int) -> int:
+    """Bytes of a client's part of a payload as it would be encoded, found without unpacking it."""
+    content = {**payload.common, **tree.transform(lambda t: t[place], payload.own)}
+    peers = 0 if payload.peer_ids is None else int((payload.peer_ids[place] >= 0).sum())
+    return tree.nbytes(content) + (peers * tree.nbytes(tree.transform(lambda t: t[0], payload.peers)) if peers else 0)
