@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import signal
 import subprocess
@@ -169,6 +170,7 @@ def test_a_driver_that_is_dropped_takes_its_processes_along() -> None:
     driver.step()
     crew = [worker.process for worker in driver.runner.crew]
     del driver
+    gc.collect()
     assert not any(process.is_alive() for process in crew)
 
 

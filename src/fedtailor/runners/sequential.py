@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,11 +16,11 @@ from fedtailor.tree import Tree
 class Sequential:
     """Trains the clients in turn; an error names the client, the round and the method."""
 
-    def __init__(self, threads: int):
-        self.threads = threads
+    def __init__(self, threads: int, layout: str = "", products: str = ""):
+        self.threads, self.layout, self.products = threads, layout, products
 
-    def plan(self) -> Mapping[str, Any]:
-        return {"runner": "sequential", "threads": self.threads}
+    def plan(self) -> dict[str, Any]:
+        return {"runner": "sequential", "threads": self.threads, **chosen(layout=self.layout, products=self.products)}
 
     def begin(self, sites: Sequence[Site]) -> None:
         pass
@@ -29,16 +29,16 @@ class Sequential:
         pass
 
     def train(self, work: Iterable[Work], round: int, examine: bool) -> Iterator[Reply]:
-        with threads(self.threads):
+        with working(self.threads, self.products):
             for part in work:
-                with told(part, round):
+                with told(part, round), laid_out(part, self.layout):
                     reply = take_part(part.site, part.kept, part.got, round, examine)
                 yield reply
 
     def examine(self, work: Iterable[Work], round: int, final: bool = False) -> Iterator[tuple[int, Exams]]:
-        with threads(self.threads):
+        with working(self.threads, self.products):
             for part in work:
-                with told(part, round):
+                with told(part, round), laid_out(part, self.layout):
                     exams = take_exam(part.site, examined(part, round, final))
                 yield part.site.number, exams
 
@@ -52,15 +52,33 @@ def examined(part: Work, round: int, final: bool) -> Tree:
     return model_of(part.site, part.kept, got, round)
 
 
+def chosen(**ways: Any) -> dict[str, Any]:
+    """What is not as by default, for the record."""
+    return {name: value for name, value in ways.items() if value}
+
+
 @contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Torch's threads within an operation, put back afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
+def working(threads: int, products: str = "") -> Iterator[None]:
+    """Torch's threads within an operation, and how it multiplies matrices (`medium` may be faster); both put back."""
+    before = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(products or before[1])
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(before[0])
+        torch.set_float32_matmul_precision(before[1])
+
+
+@contextmanager
+def laid_out(part: Work, layout: str) -> Iterator[None]:
+    """How pictures lie in memory when they enter the network."""
+    arch = part.site.common.arch
+    before, arch.layout = arch.layout, layout
+    try:
+        yield
+    finally:
+        arch.layout = before
 
 
 @contextmanager

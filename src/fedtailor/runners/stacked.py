@@ -23,7 +23,7 @@ from fedtailor.local import Client, Meter
 from fedtailor.method import Fitted, Received
 from fedtailor.runners import Exams, Work
 from fedtailor.runners.lane_client import LaneClient, LaneMeter, Unequal
-from fedtailor.runners.sequential import Sequential, threads
+from fedtailor.runners.sequential import Sequential, chosen, working
 from fedtailor.site import EXPLODED, Common, Exam, Reply, Site, finished, model_of, play
 from fedtailor.tree import State, Tree
 
@@ -61,13 +61,18 @@ class LaneSite(Site):
 class Stacked:
     """Trains clients of a chunk in one stack of tensors, and alone what cannot be stacked."""
 
-    def __init__(self, threads: int, room: int = ROOM):
-        self.threads, self.room = threads, room
-        self.alone = Sequential(threads)
+    def __init__(self, threads: int, room: int = ROOM, chunk: int = 0, products: str = ""):
+        self.threads, self.room, self.chunk, self.products = threads, room, chunk, products
+        self.alone = Sequential(threads, products=products)
         self.refused = ""  # why clients of this method run one by one
 
-    def plan(self) -> Mapping[str, Any]:
-        return {"runner": "stacked", "threads": self.threads}
+    def plan(self) -> dict[str, Any]:
+        return {"runner": "stacked", "threads": self.threads, **chosen(chunk=self.chunk, products=self.products)}
+
+    @property
+    def most(self) -> int:
+        """Clients in a chunk."""
+        return self.chunk or MOST
 
     def begin(self, sites: Sequence[Site]) -> None:
         pass
@@ -88,7 +93,7 @@ class Stacked:
         return self.in_chunks(work, lambda chunk: examined(chunk, round, final), one_by_one)
 
     def in_chunks(self, work: Iterable[Work], stacked: Done[T], one_by_one: Done[T]) -> Iterator[T]:
-        with threads(self.threads):
+        with working(self.threads, self.products):
             for chunk in self.chunks(list(work)):
                 yield from self.carried_out(chunk, stacked, one_by_one)
 
@@ -100,7 +105,7 @@ class Stacked:
         for group in alike.values():
             message = () if (got := group[0].got) is None else contents(got)
             size = sum(map(tree.nbytes, (group[0].kept, *message)))
-            most = max(1, min(MOST, self.room // max(1, 4 * size)))
+            most = max(1, min(self.most, self.room // max(1, 4 * size)))
             for start in range(0, len(group), most):
                 yield group[start : start + most]
 

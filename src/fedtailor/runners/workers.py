@@ -32,7 +32,7 @@ from fedtailor.registry import WrongInput
 from fedtailor.runners import Exams, Work
 from fedtailor.runners.arena import Arena
 from fedtailor.runners.sequential import Sequential
-from fedtailor.runners.stacked import MOST, Stacked
+from fedtailor.runners.stacked import Stacked
 from fedtailor.site import Reply, Site
 
 STOPPING = 5.0  # seconds that a process has to end by itself
@@ -63,7 +63,7 @@ class Workers:
         self.sites: Sequence[Site] = ()
         self.crew: list[Worker] = []
 
-    def plan(self) -> Mapping[str, Any]:
+    def plan(self) -> dict[str, Any]:
         return {**self.within.plan(), "workers": self.count}
 
     def begin(self, sites: Sequence[Site]) -> None:
@@ -106,7 +106,7 @@ class Workers:
         """Clients that go to a process together, the most work first; by the greedy rule of longest first."""
         if isinstance(self.within, Sequential):
             return [[part] for part in sorted(work, key=load, reverse=True)]
-        count = self.count * -(-len(work) // (self.count * MOST))
+        count = self.count * -(-len(work) // (self.count * self.within.most))
         parts: list[list[Work]] = [[] for _ in range(count)]
         loads = [(0, number) for number in range(count)]
         heapify(loads)
