@@ -49,6 +49,11 @@ class Differs:
     def refuse(self, *_: Any, **__: Any) -> Any:
         raise Unequal(f"the clients' {self.what} differ")
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.refuse()
+
     __len__ = __getitem__ = __iter__ = __index__ = __int__ = __float__ = __eq__ = __lt__ = __add__ = __radd__ = refuse
     __mul__ = __rmul__ = __sub__ = __rsub__ = __mod__ = __format__ = __str__ = __hash__ = refuse
     __torch_function__ = refuse
@@ -171,11 +176,28 @@ class LaneClient(Client):
             yield from super().batches(epochs, steps, stream)
             return
         step = 0
-        for index in self.indices(*self.work(epochs, steps), stream):
-            x, y = lanes(self.rows_at(index)), lanes(self.y[index])
+        for index, weights in self.shared_out(*self.work(epochs, steps), stream):
+            batch = self.batch_of(index, weights)
             for _ in range(self.steps_per_batch):
-                yield Batch(x, y, step)
+                yield replace(batch, step=step)
                 step += 1
+
+    def shared_out(
+        self, epochs: int | None, steps: int | None, stream: int
+    ) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """The rows of each batch of all lanes: of one size, or of as many steps and with rows that can be filled up."""
+        asked = Job(epochs=epochs, steps=steps, stream=stream)
+        if len({self.steps_of(lane, epochs, steps) for lane in self.lanes}) > 1 or not row_by_row(self.arch):
+            same((lane.size for lane in self.lanes), "sizes")
+        for _, index, weights in self.filled(asked):
+            yield index, weights
+
+    def batch_of(self, index: Tensor, weights: Tensor | None) -> Batch:
+        x, y = lanes(self.rows_at(index)), lanes(self.y[index])
+        if weights is None:
+            return Batch(x, y, 0)
+        differs: Any = Differs("batches")
+        return FilledBatch(differs, differs, 0, x, y, lanes(weights))
 
     def work(self, epochs: int | None, steps: int | None) -> tuple[int | None, int | None]:
         return (self.epochs, self.steps_asked) if epochs is None and steps is None else (epochs, steps)
@@ -220,8 +242,8 @@ class LaneClient(Client):
     def loss(self, model: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         if not isinstance(batch, FilledBatch):
             return super().loss(model, batch)
-        out, buffers = self.arch.apply(model, batch.x)
-        losses = self.task.losses(out, batch.y)
+        out, buffers = self.arch.apply(model, batch.filled_x)
+        losses = self.task.losses(out, batch.filled_y)
         loss = (losses * batch.weights.to(losses.dtype)).sum()
         for penalty in self.penalties:
             loss = loss + penalty(model)
@@ -309,9 +331,7 @@ class LaneClient(Client):
         """For each step the lanes that take it, in groups with batches of one length, or filled up to one."""
         if job.loss is None and row_by_row(self.arch):
             for n, index, weights in self.filled(job):
-                x, y = lanes(self.rows_at(index)), lanes(self.y[index])
-                batch = Batch(x, y, 0) if weights is None else FilledBatch(x, y, 0, lanes(weights))
-                yield [(slice(0, n), batch)]
+                yield [(slice(0, n), self.batch_of(index, weights))]
             return
         pieces = self.pieces(job)
         for step in range(len(pieces[0])):
@@ -344,8 +364,10 @@ class LaneClient(Client):
 
 @dataclass(frozen=True)
 class FilledBatch(Batch):
-    """A batch in which some rows of shorter lanes count nothing."""
+    """A batch in which some rows of shorter lanes count nothing: for `loss`, and for nobody who would count them."""
 
+    filled_x: Tensor
+    filled_y: Tensor
     weights: Tensor
 
 
