@@ -28,11 +28,17 @@ hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("steady")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def a_memory_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What tests measure is not remembered for their user, and what that one has measured plays no part."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(autouse=True)
 def the_oracle(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Laws and limits hold to the last bit one client after the other; tests/runners show that the others agree."""
     if "runners" not in request.path.parts:
-        monkeypatch.setattr(planner, "planned", lambda *_: planner.KINDS["sequential"](1))
+        monkeypatch.setattr(planner, "planned", lambda _: (planner.KINDS["sequential"](1), ""))
 
 
 @pytest.fixture

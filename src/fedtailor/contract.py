@@ -26,9 +26,10 @@ from fedtailor.driver import Driver
 from fedtailor.local import Client
 from fedtailor.method import Method, Payload, Received, Wrapper
 from fedtailor.registry import WrongInput
-from fedtailor.runners import Work
+from fedtailor.runners import Runner, Work
 from fedtailor.runners.sequential import Sequential
 from fedtailor.runners.stacked import Stacked
+from fedtailor.runners.workers import Workers, can_fork
 from fedtailor.site import Reply, finished
 from fedtailor.toy import SHAPE, ToyNet, double, run, toy_driver, toy_federation, without_norm
 from fedtailor.tree import State, Tree
@@ -180,20 +181,22 @@ def resumes(method: Method) -> None:
 
 
 def runs_alike_in_every_runner(method: Method) -> None:
-    """Clients trained together end where they end alone, to the last digits of float64."""
+    """Clients trained together, or in processes, end where they end alone, to the last digits of float64."""
     options: dict[str, Any] = {"model": double, "federation": toy_federation(torch.float64)}
-    alone, together = run(toy_driver(method, **options)), run(toy_driver(method, **options, runner=Stacked(1)))
-    left, right = tree.flatten(alone.state), tree.flatten(together.state)
-    must(left.keys() == right.keys(), "the states have other tensors when clients are trained together")
-    far = [n for n in left if not torch.allclose(left[n], right[n], rtol=1e-8, atol=1e-10, equal_nan=True)]
-    must(not far, f"{', '.join(far[:5])} differ when clients are trained together")
-    for first, second in zip(alone.rows, together.rows, strict=True):
-        mine, theirs = dict(explained(first)), dict(explained(second))
-        must(mine.keys() == theirs.keys(), "other things are explained when clients are trained together")
-        for name, values in mine.items():
-            left_shown, right_shown = (np.array(found, dtype=np.float64) for found in (values, theirs[name]))
-            close = np.allclose(left_shown, right_shown, rtol=1e-6, atol=1e-9, equal_nan=True)
-            must(close, f"what is explained as {name} differs when clients are trained together")
+    alone = toy_driver(method, **options)
+    ends = {rounds: tree.flatten(run(alone, 2).state) for rounds in (2, 4)}
+    runners: list[tuple[Runner, int, str]] = [(Stacked(1), 4, "together")]
+    if can_fork():
+        runners.append((Workers(Stacked(1), 2), 2, "in processes"))
+    for runner, rounds, where in runners:
+        try:
+            right = tree.flatten(run(toy_driver(method, **options, runner=runner), rounds).state)
+        finally:
+            runner.end()
+        left = ends[rounds]
+        must(left.keys() == right.keys(), f"the states have other tensors when clients are trained {where}")
+        far = [n for n in left if not torch.allclose(left[n], right[n], rtol=1e-8, atol=1e-10, equal_nan=True)]
+        must(not far, f"{', '.join(far[:5])} differ when clients are trained {where}")
 
 
 def leaves_the_base_alone(method: Method) -> None:

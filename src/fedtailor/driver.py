@@ -24,7 +24,7 @@ import fedtailor
 from fedtailor import messages, schedule, task, tree
 from fedtailor.arch import Arch
 from fedtailor.data.federation import Federation
-from fedtailor.messages import check_impersonal, size_of_message
+from fedtailor.messages import Delivery, check_impersonal, size_of_message
 from fedtailor.method import Fed, MethodNote, Payload, Received, overrides, short
 from fedtailor.nn import make
 from fedtailor.record import Row, RunFolder, plain
@@ -32,7 +32,7 @@ from fedtailor.registry import WrongInput
 from fedtailor.runners import Runner, States, Work, planner
 from fedtailor.site import Common, Exam, Reply, Site, finished, randomness
 from fedtailor.sparse import spread
-from fedtailor.spec import RunSpec
+from fedtailor.spec import RunSpec, check_device
 from fedtailor.store import Kept
 from fedtailor.tree import State, Tree
 
@@ -50,21 +50,6 @@ class Callback:
     def on_client(self, driver: Driver, done: int, of: int) -> None: ...
     def on_round(self, driver: Driver, row: Row) -> None: ...
     def on_end(self, driver: Driver, row: Row) -> None: ...
-
-
-class Delivery(Sequence[Received]):
-    """A payload for all sites; the message of each is unpacked when asked for."""
-
-    def __init__(self, driver: Driver, payload: Payload):
-        self.driver, self.payload = driver, payload
-
-    def __len__(self) -> int:
-        return self.driver.data.n
-
-    def __getitem__(self, number: Any) -> Any:
-        if not 0 <= number < len(self):
-            raise IndexError(number)
-        return self.driver.message(self.payload, number, number)
 
 
 class Driver:
@@ -114,12 +99,17 @@ class Driver:
         self.sites = [self.site(i) for i in range(self.data.n)]
         self.cohort_size = 1 if method.pools else spec.cohort_size(self.data.n)
         trainers = self.data.n if method.trains == "all" else self.cohort_size
-        self.runner = runner or planner.planned(spec.runner, spec.workers, self.arch, trainers)
         self.round = 0
         self.rows: list[Row] = []
         self.met: frozenset[int] = frozenset()  # clients that have been in a cohort
         self.kept = Kept(self.data.n, self.first_kept)
         self.listeners: Sequence[Callback] = ()
+        self.runner, self.because = (runner, "") if runner else planner.planned(
+            planner.Question(
+                spec.runner, spec.workers, self.common, self.data.sizes.tolist(), trainers,
+                self.data.x[self.data.train[0][:1]], self.first_work,
+            )
+        )  # fmt: skip
         self.runner.begin(self.sites)
 
     def on_device(self, state: State) -> State:
@@ -170,18 +160,14 @@ class Driver:
         number, method, n = self.round + 1, self.common.method, self.data.n
         fed = self.fed(number)
         cohort = schedule.draw_cohort(self.spec.seed, number, n, self.cohort_size)
-        index = torch.tensor(cohort)
         server, uploads = self.server, dict[int, State]()
         if method.trains == "all":  # the drawn clients first send what they trained since they were last drawn
             uploads = self.outboxes(cohort)
             server = self.aggregate(fed, server, uploads)
-        payload = method.send(fed, server, index)
-        deliver = {i: partial(self.message, payload, place, i) for place, i in enumerate(cohort)}
+        payload, work = self.work_of(fed, server, cohort)
         down = {i: size_of_message(payload, place) + self.public_due(i) for place, i in enumerate(cohort)}
-        trainers = range(n) if method.trains == "all" else cohort
         examine = number % self.spec.eval_every == 0 or number == self.spec.rounds
         kept = self.kept.copy()
-        work = [Work(self.sites[i], self.kept, deliver.get(i)) for i in trainers]
         replies = {reply.number: reply for reply in self.collect(work, number, examine, kept)}
         stopped = sorted(i for i, reply in replies.items() if reply.kept is None)
         if stopped and (self.spec.on_nan == "stop" or len(stopped) == len(replies)):
@@ -200,8 +186,8 @@ class Driver:
         examining = sum(reply.exam_seconds for reply in good.values()) + time.perf_counter() - trained_at
         total = time.perf_counter() - began
         row: Row = {
-            "round": number, "cohort": cohort, "trainers": list(trainers), "point": self.common.point,
-            **self.results(marks),
+            "round": number, "cohort": cohort, "trainers": [part.site.number for part in work],
+            "point": self.common.point, **self.results(marks),
             "train_loss": spread(n, {i: reply.loss for i, reply in good.items()}, None),
             "steps": spread(n, {i: reply.steps for i, reply in replies.items()}, 0),
             "down": spread(n, down, 0), "up": spread(n, {i: tree.nbytes(up) for i, up in uploads.items()}, 0),
@@ -212,6 +198,18 @@ class Driver:
         self.round, self.server, self.kept, self.rows = number, server, kept, [*self.rows, row]
         self.met |= set(cohort)
         return row
+
+    def work_of(self, fed: Fed, server: State, cohort: Sequence[int]) -> tuple[Payload, list[Work]]:
+        """What the server sends, and each trainer's part of the round."""
+        payload = self.common.method.send(fed, server, torch.tensor(cohort))
+        sent = {i: (partial(self.message, payload, at, i), messages.kind(payload, at)) for at, i in enumerate(cohort)}
+        trainers = range(self.data.n) if self.common.method.trains == "all" else cohort
+        return payload, [Work(self.sites[i], self.kept, *sent.get(i, ())) for i in trainers]
+
+    def first_work(self) -> list[Work]:
+        """The work of the first round, which moves nothing: for the planner."""
+        cohort = schedule.draw_cohort(self.spec.seed, 1, self.data.n, self.cohort_size)
+        return self.work_of(self.fed(1), self.server, cohort)[1]
 
     def outboxes(self, cohort: Sequence[int]) -> dict[int, State]:
         """What the drawn clients trained since they were last drawn, where all clients train."""
@@ -258,9 +256,10 @@ class Driver:
         for _, exams in self.runner.examine(work, number):
             yield from exams.items()
 
-    def final_exams(self, delivery: Sequence[Received]) -> Iterator[tuple[int, Exam]]:
+    def final_exams(self, delivery: Delivery) -> Iterator[tuple[int, Exam]]:
         """Exams of the models that clients end with."""
-        work = [Work(site, self.kept, partial(delivery.__getitem__, i)) for i, site in enumerate(self.sites)]
+        sent = [(partial(delivery.__getitem__, i), messages.kind(delivery.payload, i)) for i in range(self.data.n)]
+        work = [Work(site, self.kept, *sent[i]) for i, site in enumerate(self.sites)]
         for _, exams in self.runner.examine(work, self.spec.rounds, final=True):
             yield from exams.items()
 
@@ -290,7 +289,8 @@ class Driver:
     def last_delivery(self) -> Delivery:
         """The messages that would follow the last round: every site gets its model."""
         index = torch.arange(self.data.n)
-        return Delivery(self, self.common.method.send(self.fed(self.spec.rounds + 1), self.server, index))
+        payload = self.common.method.send(self.fed(self.spec.rounds + 1), self.server, index)
+        return Delivery(payload, self.data.n, partial(self.message, payload))
 
     def final(self, number: int, delivery: Sequence[Received] | None = None) -> Tree:
         """The model that a client ends with."""
@@ -381,17 +381,8 @@ class Driver:
                 "test_sizes": [len(r) for r in data.test], "label_counts": data.label_counts(), "licence": data.licence,
             },
             "model": self.spec.to_dict()["model"] or data.model,
-            "plan": dict(self.runner.plan()),
+            "plan": {**self.runner.plan(), **({"because": self.because} if self.because else {})},
             "parameters": {"total": total, "shared": total - private, "personal": private},
             "command": shlex.join(sys.argv), "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "primary": self.task.primary, "higher_is_better": self.task.higher_is_better, "status": "running",
         }  # fmt: skip
-
-
-def check_device(device: str) -> None:
-    """That tensors can be put there."""
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise WrongInput(f"device={device!r} cannot be used here ({reason}); device=cpu always can") from None

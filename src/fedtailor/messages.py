@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from fedtailor import tree
 from fedtailor.method import Payload, Received
+
+
+class Delivery(Sequence[Received]):
+    """A payload for all sites; the message of each is unpacked when asked for."""
+
+    def __init__(self, payload: Payload, n: int, unpack: Callable[[int, int], Received]):
+        self.payload, self.n, self.unpack = payload, n, unpack
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, number: Any) -> Any:
+        if not 0 <= number < self.n:
+            raise IndexError(number)
+        return self.unpack(number, number)
 
 
 def message(payload: Payload, place: int, number: int, private: frozenset[str]) -> Received:
@@ -20,6 +35,12 @@ def message(payload: Payload, place: int, number: int, private: frozenset[str]) 
         peers = tree.rows(payload.peers, ids)
     extra = {key: value for key, value in content.items() if key != "model"}
     return Received(content.get("model", {}), extra, peers, ids, number, payload.static)
+
+
+def kind(payload: Payload, place: int) -> Hashable:
+    """Equal for clients whose messages have one shape: as many peers, and the same numbers to branch on."""
+    peers = None if payload.peer_ids is None else int((payload.peer_ids[place] >= 0).sum())
+    return tuple(sorted(payload.static.items())), peers
 
 
 def broadcast(payload: Payload) -> Received | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from fedtailor import registry
@@ -101,3 +102,12 @@ def describe(model: Model | None) -> str | None:
         return model
     name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", repr(model))
     return f"<your own {name}>"
+
+
+def check_device(device: str) -> None:
+    """That tensors can be put there."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise WrongInput(f"device={device!r} cannot be used here ({reason}); device=cpu always can") from None

@@ -25,10 +25,12 @@ class Facts:
     personal: int
     memory: int
     steps: float  # optimiser steps of all clients in a round, one pass each
+    plan: str  # how clients are trained
 
     @classmethod
     def of(cls, label: str, driver: Driver) -> Facts:
         from fedtailor import tree
+        from fedtailor.runners.planner import words
         from fedtailor.schedule import steps_of
 
         spec, arch = driver.spec, driver.arch
@@ -38,7 +40,7 @@ class Facts:
         return cls(
             label, driver.common.point, driver.size_of(parameters),
             driver.size_of(tree.pick(parameters, driver.private)), driver.memory(),
-            driver.cohort_size * sum(steps) / len(steps),
+            driver.cohort_size * sum(steps) / len(steps), words(driver.runner.plan(), driver.because),
         )  # fmt: skip
 
 
@@ -59,6 +61,9 @@ def announce(federation: Federation, facts: Sequence[Facts], spec: RunSpec, seed
     runs = len(seeds) * len(facts)
     if runs > 1:
         lines.append(("seeds", f"{words.listing([str(seed) for seed in seeds])} ({runs} runs in all)"))
+    for place, plan in enumerate(dict.fromkeys(one.plan for one in facts)):
+        whose = [one.label for one in facts if one.plan == plan]
+        lines.append(("" if place else "plan", plan if len(whose) == len(facts) else f"{plan}: {', '.join(whose)}"))
     memory = max(one.memory for one in facts)
     lines.append(("memory", f"about {words.size(memory)} beside Python and its libraries"))
     lines.append(("folder", str(folder)))

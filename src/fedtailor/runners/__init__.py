@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ class Work:
     site: Site
     states: States
     deliver: Callable[[], Received] | None = None  # unpacks its message, where it has one
+    kind: Hashable = None  # equal for messages of one shape, which may be stacked
 
     @property
     def kept(self) -> State:

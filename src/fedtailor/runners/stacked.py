@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,7 +22,8 @@ from fedtailor.lanes import OneByOne, drawing_from, is_lanes, lanes, raw, select
 from fedtailor.local import Client, Meter
 from fedtailor.method import Fitted, Received
 from fedtailor.runners import Exams, Work
-from fedtailor.runners.lane_client import LaneClient, LaneMeter, Unequal
+from fedtailor.runners.lane_client import LaneClient
+from fedtailor.runners.lane_losses import LaneMeter, Unequal
 from fedtailor.runners.sequential import Sequential, chosen, working
 from fedtailor.site import EXPLODED, Common, Exam, Reply, Site, finished, model_of, play
 from fedtailor.tree import State, Tree
@@ -99,9 +100,9 @@ class Stacked:
 
     def chunks(self, parts: Sequence[Work]) -> Iterator[list[Work]]:
         """Clients that can be stacked, those with most rows first."""
-        alike: dict[Any, list[Work]] = {}
+        alike: dict[Hashable, list[Work]] = {}
         for part in sorted(parts, key=lambda part: len(part.site.rows), reverse=True):
-            alike.setdefault(kind_of(part), []).append(part)
+            alike.setdefault(part.kind, []).append(part)
         for group in alike.values():
             message = () if (got := group[0].got) is None else contents(got)
             size = sum(map(tree.nbytes, (group[0].kept, *message)))
@@ -122,14 +123,6 @@ class Stacked:
             method = chunk[0].site.common.method
             warnings.warn(f"{method!r} runs its clients one by one: {self.refused}", UserWarning, stacklevel=2)
             return done
-
-
-def kind_of(part: Work) -> Any:
-    """Clients of one kind have messages of one shape."""
-    got = part.got
-    if got is None:
-        return None
-    return (tuple(sorted(got.static.items())), None if got.peer_ids is None else len(got.peer_ids))
 
 
 def by_size(chunk: Sequence[Work]) -> list[list[Work]]:

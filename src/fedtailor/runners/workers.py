@@ -155,9 +155,12 @@ class Worker:
         self.doing = f"in round {order['round']}, client{'s' * (len(bundle) > 1)} {numbers}, method {method!r}"
         self.out.clear()
         parts = [
-            [part.site.number, self.out.put(part.kept), None if (got := part.got) is None else sent(got, self.out)]
+            (
+                part.site.number, self.out.put(part.kept),
+                None if (got := part.got) is None else sent(got, self.out), repr(part.kind),
+            )
             for part in bundle
-        ]
+        ]  # fmt: skip
         self.tell({**order, "parts": parts})
 
     def tell(self, what: Any) -> None:
@@ -276,10 +279,10 @@ def carry_out(
     answer: dict[str, Any],
 ) -> None:  # fmt: skip
     seen: dict[int, torch.Tensor] = {}
-    states = {number: come.get(kept, seen) for number, kept, _ in order["parts"]}
+    states = {number: come.get(kept, seen) for number, kept, *_ in order["parts"]}
     work = [
-        Work(sites[number], states, None if got is None else partial(received, got, come, seen))
-        for number, _, got in order["parts"]
+        Work(sites[number], states, None if got is None else partial(received, got, come, seen), kind)
+        for number, _, got, kind in order["parts"]
     ]
     if order["do"] == "train":
         for reply in within.train(work, order["round"], order["examine"]):
