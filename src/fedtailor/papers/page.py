@@ -181,7 +181,8 @@ def omissions(found: Outcome) -> list[tuple[str, list[str]]]:
         reasons.setdefault(reason, []).append(cell.problem.name)
     refused = [f"{words.listing(list(dict.fromkeys(names)))}: {reason}" for reason, names in reasons.items()]
     failed = [f"{name}: {reason}" for name, reason in found.failed]
-    about = [found.table.about] if found.table.about else []
+    printed = f"In print: {found.table.printed.notes}." if found.table.printed and found.table.printed.notes else ""
+    about = [text for text in (found.table.about, printed) if text]
     return [(title, lines) for title, lines in (
         ("Left out", refused), ("Failed", failed), ("About this table", about)) if lines]  # fmt: skip
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import FrameType
 
 import torch
 
@@ -160,10 +161,17 @@ class Crew:
 
 def serve(orders: Connection, threads: int) -> None:
     """What a process of the crew does, until nobody asks any more."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, interrupted_once)
+    sys.unraisablehook = lambda told: None  # an interrupt that comes while something is tidied away
     torch.set_num_threads(threads)
     try:
         while True:
             orders.send(run_one(orders.recv(), lambda job, done, of: orders.send((done, of))))
-    except (KeyboardInterrupt, EOFError, BrokenPipeError):
+    except (KeyboardInterrupt, EOFError, OSError):
         sys.exit(0)
+
+
+def interrupted_once(number: int, frame: FrameType | None) -> None:
+    """A terminal's Ctrl-C comes to this process and, again, from the first one: the second must not stop the saving."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
