@@ -149,7 +149,7 @@ def test_long_decoding_and_a_cache_that_cannot_be_written_are_said(
 ) -> None:
     put(tmp_path / "mine" / "cat" / "1.png")
     (tmp_path / "cache").write_text("a file where the folder should be")
-    with pytest.warns(DataNote, match="the decoded pictures cannot be kept as"):
+    with pytest.warns(DataNote, match="the pictures cannot be kept as"):
         pictures(str(tmp_path / "mine"), size=8)
     (tmp_path / "cache").unlink()
     monkeypatch.setattr(decoding, "MANY", 1)

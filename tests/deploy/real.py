@@ -20,9 +20,9 @@ from fedtailor.deploy.demo import free_port
 from fedtailor.deploy.folder import Folder
 from fedtailor.deploy.settings import Form, Settings
 from fedtailor.deploy.store import Store
-from fedtailor.deploy.wire import leaves
 from fedtailor.record import RunFolder
 from fedtailor.runners.sequential import Sequential
+from fedtailor.tree import leaves
 
 HERE = Path(__file__).parent
 PLUGIN = HERE / "plugin_paused.py"

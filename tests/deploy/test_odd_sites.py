@@ -25,10 +25,11 @@ from fedtailor.deploy import mail as mails
 from fedtailor.deploy.coordinator import Coordinator
 from fedtailor.deploy.envelope import SERVER, Letter, Seal, Sealed
 from fedtailor.deploy.link import Lost
-from fedtailor.deploy.wire import BadMessage, leaves
+from fedtailor.deploy.wire import BadMessage
 from fedtailor.runners import Work
 from fedtailor.runners.sequential import Sequential
 from fedtailor.site import Reply
+from fedtailor.tree import leaves
 
 pytestmark = pytest.mark.filterwarnings("ignore::fedtailor.driver.MethodNote")
 EVERYBODY = 1.0

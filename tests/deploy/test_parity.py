@@ -10,8 +10,8 @@ import pytest
 from small import SmallNet, method_named, small_federation, small_spec
 
 from fedtailor import Driver, registry, tree
-from fedtailor.deploy.wire import leaves
 from fedtailor.runners.sequential import Sequential
+from fedtailor.tree import leaves
 
 
 def same(one: Any, other: Any) -> None:

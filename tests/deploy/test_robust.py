@@ -72,3 +72,9 @@ def test_methods_that_look_at_single_uploads_are_refused() -> None:
     robust.check("mean", FedMCSA())
     with pytest.raises(WrongInput, match="looks at them"):
         robust.check("median", FedMCSA())
+
+
+def test_the_length_of_a_state_by_hand() -> None:
+    """3, 4 and 12 make 13; whole numbers do not count."""
+    state = {"a": {"w": torch.tensor([3.0, 4.0]).bfloat16()}, "b": torch.tensor(12.0), "n": torch.tensor([99])}
+    assert robust.length(state) == 13.0 and robust.length({}) == 0.0

@@ -39,7 +39,7 @@ def through(packed: wire.Packed) -> Any:
 
 
 def assert_same(one: Any, other: Any) -> None:
-    one, other = list(wire.leaves(one)), list(wire.leaves(other))
+    one, other = list(tree.leaves(one)), list(tree.leaves(other))
     assert [(path, wire.outline(tensor)) for path, tensor in one] == [(p, wire.outline(t)) for p, t in other]
     for (_, a), (_, b) in zip(one, other, strict=True):
         assert a is None or b is None or tree.raw(a) == tree.raw(b)

@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from fedtailor import registry, tree
 from fedtailor.data.federation import Federation
 from fedtailor.driver import Driver
-from fedtailor.method import Method
+from fedtailor.local import Client
+from fedtailor.method import Fitted, Method, Received
 from fedtailor.nn import make
 from fedtailor.runners.lane_client import LaneClient
 from fedtailor.runners.sequential import Sequential
 from fedtailor.runners.stacked import Stacked
 from fedtailor.toy import SHAPE, ToyNet, double, run, toy_driver, toy_federation
+from fedtailor.tree import State, Tree
 
 PAIRINGS = [
     "LocalAttention(Proximal(FedAvg()))", "LocalAttention(FedBN(), kind='se')", "LocalAttention(pFedMe(), kind='ca')",
@@ -196,3 +198,30 @@ def test_clients_are_told_what_differs() -> None:
         own: Tensor = site.client(1).random("noise", (2,))
         assert torch.equal(drawn.as_subclass(Tensor)[i], own)
     assert client.x.shape[1:] == SHAPE
+
+
+STEPPING = ["pFedMe(mu=0.01)", "ComponentAttention(pFedMe())", "PerFedAvg", "PerFedAvg(variant='HF')"]
+
+
+@pytest.mark.parametrize("name", STEPPING)
+def test_single_batches_of_unequal_clients_are_filled_up(name: str) -> None:
+    """As many steps at all, and last batches of different length: nobody is trained alone."""
+    federation = toy_federation(torch.float64)
+    compared(method_of(name), NoneAlone(1), model=linear, federation=federation, steps=5, cohort=1.0)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Counting(Method):
+    """Looks into its batches, where rows that only fill them up would count."""
+
+    def fit(self, client: Client, state: State, model: Tree, got: Received) -> Fitted:
+        for view in client.each_batch():
+            for batch in view.batches(steps=1):
+                shift = batch.x.mean()
+                model = {name: x + 0.01 * shift for name, x in model.items()}
+        return Fitted(model, state)
+
+
+def test_a_batch_that_is_filled_up_is_shown_to_nobody() -> None:
+    federation = toy_federation(torch.float64)
+    compared(Counting(), Stacked(1), model=linear, federation=federation, steps=5, cohort=1.0)

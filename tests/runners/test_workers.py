@@ -232,7 +232,7 @@ def test_workers_are_asked_for_recorded_and_taken_again(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         federate(spec, small_federation(), out=tmp_path / "shared", callbacks=[StopAfter(2)])
     plan = RunFolder(tmp_path / "shared").info()["plan"]
-    assert plan == {"runner": "sequential", "threads": 1, "workers": 2}
+    assert plan == {"runner": "sequential", "threads": 1, "workers": 2, "because": "as asked for"}
     resumed = go_on(tmp_path / "shared")
     assert isinstance(resumed.driver.runner, Workers) and not resumed.driver.runner.crew
     federate(small_spec(FedAvg(), model=SmallNet), small_federation(), runner=Sequential(1), out=tmp_path / "alone")

@@ -16,6 +16,7 @@ from fedtailor.cli import federation, personal
 from fedtailor.cli.data import data
 from fedtailor.cli.explain import explain
 from fedtailor.cli.look import cite, inspect_, list_, report
+from fedtailor.cli.reproduce import reproduce
 from fedtailor.cli.runs import compare, demo, resume, run
 from fedtailor.cli.terminal import fail, interruptible, keep_traceback, say
 from fedtailor.registry import WrongInput
@@ -30,7 +31,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Run": (demo, run, compare, resume),
+    "Run": (demo, run, compare, resume, reproduce),
     "Look": (report, explain, list_, inspect_, cite, data),
     "Federate over a network": (federation.serve, federation.join, personal.export, personal.predict),
 }

@@ -39,14 +39,15 @@ def ls(state: State) -> None:
 
 def show(state: State, federation: Federation = None) -> None:
     """What the newest state holds, tensor by tensor; nothing of the values."""
-    from fedtailor.deploy.wire import leaves, outline
+    from fedtailor import tree
+    from fedtailor.deploy.wire import outline
 
     store = _one(state, federation)
     rounds = store.rounds()
     if not rounds:
         raise WrongInput(f"{store.path} has no state yet; it is there after the first round")
     table = Table("tensor", "type and shape", box=None)
-    for path, tensor in leaves(store.load(rounds[-1])):
+    for path, tensor in tree.leaves(store.load(rounds[-1])):
         table.add_row(path, outline(tensor))
     console().print(f"{store.path}, after round {rounds[-1]}")
     console().print(table)

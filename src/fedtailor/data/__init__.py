@@ -11,16 +11,21 @@ from fedtailor.data.by_class import class_pairs, dirichlet, pathological
 from fedtailor.data.cifar import cifar10, cifar100
 from fedtailor.data.digits import digits
 from fedtailor.data.federation import Dataset, Federation
+from fedtailor.data.five_digits import five_digits
 from fedtailor.data.folders import domainnet, office31, office_home, pacs, pictures
 from fedtailor.data.idx import fashion_mnist, mnist
 from fedtailor.data.mnist_m import mnist_m
 from fedtailor.data.partition import Partition, Parts, as_given, by_size, domain, iid, natural
+from fedtailor.data.shapes import shapes
+from fedtailor.data.stations import stations
 from fedtailor.data.svhn import svhn
+from fedtailor.data.synth_digits import synth_digits
 from fedtailor.data.synthetic import synthetic
 from fedtailor.data.tables import table
 from fedtailor.data.text import ag_news
 from fedtailor.data.tiny import tiny_imagenet
 from fedtailor.data.usps import usps
+from fedtailor.data.v_mnist import v_mnist
 from fedtailor.registry import WrongInput
 
 __all__ = [
@@ -44,6 +49,7 @@ __all__ = [
     "domain",
     "domainnet",
     "fashion_mnist",
+    "five_digits",
     "iid",
     "load",
     "mnist",
@@ -54,11 +60,15 @@ __all__ = [
     "pacs",
     "pathological",
     "pictures",
+    "shapes",
+    "stations",
     "svhn",
+    "synth_digits",
     "synthetic",
     "table",
     "tiny_imagenet",
     "usps",
+    "v_mnist",
 ]
 
 

@@ -153,14 +153,17 @@ def starts(filled: Numbers, target: Numbers, first: int, end: int, every: int) -
     return found
 
 
-def windows(name: str, stations: Sequence[Station], target: str, every: int, origin: str, about: str) -> Dataset:
-    """The windows of all stations, each with the part that it belongs to."""
+def windows(
+    name: str, stations: Sequence[Station], target: str, every: int, origin: str, about: str, shown: bool = True
+) -> Dataset:
+    """The windows of all stations, each with the part that it belongs to; `shown`: the target's past is a value too."""
     if every < 1:
         raise WrongInput(f"{name}: every={every} is not possible; give the hours from a window to the next, 1 or more")
     begin = min(one.first for one in stations)
     span = max(one.first + len(one) for one in stations) - begin
     ends = [begin, *(begin + round(cut * span) for cut in CUTS), begin + span]
-    columns = [c for c in stations[0].columns if any(not np.isnan(one.columns[c]).all() for one in stations)]
+    columns = [c for c in stations[0].columns if any(not np.isnan(one.columns[c]).all() for one in stations)
+               and (shown or c != target)]  # fmt: skip
     tables = [one.table(columns, number) for number, one in enumerate(stations)]
     known = np.concatenate([t[: max(0, ends[1] - one.first)] for t, one in zip(tables, stations, strict=True)])
     if np.isnan(known).all(0).any():

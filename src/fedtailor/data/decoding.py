@@ -71,23 +71,29 @@ def once(name: str, stamps: Sequence[object], sources: Sequence[Source], names: 
 
     `stamps` tell one state of the files from any other: their names, sizes and times.
     """
-    key = hashlib.sha256(repr((side, list(names), list(stamps))).encode()).hexdigest()[:16]
-    path = cache() / f"{name}-{key}.safetensors"
+    key = (side, list(names), list(stamps))
+    return kept(name, key, len(sources), "decoded", lambda: square(sources, names, side))
+
+
+def kept(name: str, key: object, count: int, doing: str, make: Callable[[], Tensor]) -> Tensor:
+    """What `make` gives, from the cache where it was made before for the same `key`."""
+    digest = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
+    path = cache() / f"{name}-{digest}.safetensors"
     try:
         return load_file(path)["x"]
     except (OSError, SafetensorError, KeyError):
         pass
-    if len(sources) >= MANY:
-        told = f"{name}: {len(sources):,} pictures are being decoded, and kept as {path} for the next time"
+    if count >= MANY:
+        told = f"{name}: {count:,} pictures are being {doing}, and kept as {path} for the next time"
         warnings.warn(told, DataNote, stacklevel=2)
-    x = square(sources, names, side)
+    x = make()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         begun = path.with_name(f"{path.name}.{os.getpid()}")
         save_file({"x": x}, begun)
         begun.replace(path)
     except (OSError, SafetensorError) as error:
-        warnings.warn(f"{name}: the decoded pictures cannot be kept as {path} ({error})", DataNote, stacklevel=2)
+        warnings.warn(f"{name}: the pictures cannot be kept as {path} ({error})", DataNote, stacklevel=2)
     return x
 
 

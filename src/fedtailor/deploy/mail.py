@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedtailor import __version__
+from fedtailor import __version__, tree
 from fedtailor.deploy import wire
 from fedtailor.deploy.envelope import SERVER, Letter, Numbers, Seal, Sealed
 from fedtailor.deploy.link import Link, Lost
@@ -98,7 +98,7 @@ class Mail:
 
     def close(self, seal: Seal, letter: Letter, packed: dict[tuple[int, ...], Packed]) -> Sealed:
         """Seal a letter; the tensors of equal messages are packed once."""
-        key = tuple(id(tensor) for _, tensor in wire.leaves(letter.state))
+        key = tuple(id(tensor) for _, tensor in tree.leaves(letter.state))
         if key not in packed:
             packed.clear()
             packed[key] = wire.pack(letter.state)

@@ -60,7 +60,7 @@ class Reader:
             raise BadMessage("its upload is not a model with extras")
         wire.check_like(model, self.example, "upload")
         wire.check_finite(state, "upload")
-        personal = {path.rsplit("/", 1)[-1] for path, _ in wire.leaves(state)} & self.private
+        personal = {path.rsplit("/", 1)[-1] for path, _ in tree.leaves(state)} & self.private
         if personal:
             raise BadMessage(f"its upload holds the personal {sorted(personal)[0]!r}")
         limit = self.norm_limit * (1 + robust.length(self.sent or self.example))
@@ -110,7 +110,7 @@ def outliers(replies: Mapping[int, Reply]) -> dict[int, str]:
 
 
 def form(state: State) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((path, wire.outline(tensor)) for path, tensor in wire.leaves(state)))
+    return tuple(sorted((path, wire.outline(tensor)) for path, tensor in tree.leaves(state)))
 
 
 def _seconds(value: Any) -> float:

@@ -92,5 +92,6 @@ def check(written: str, method: Method) -> None:
 
 def length(state: State) -> float:
     """The Euclidean norm of all floating values."""
-    parts = [t.double().square().sum() for t in tree.flatten(state).values() if t.is_floating_point()]
-    return float(torch.stack(parts).sum().sqrt()) if parts else 0.0
+    floating = [t for t in tree.flatten(state).values() if t.is_floating_point()]
+    # summed in double, without a copy of the tensor in double
+    return math.hypot(*(float(torch.linalg.vector_norm(t, dtype=torch.float64)) for t in floating))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,7 @@ def pack(state: Mapping[str, Any]) -> Packed:
     """One buffer of all values, in the order of the state."""
     schema: list[Field] = []
     pieces: list[bytes] = []
-    for path, tensor in leaves(state):
+    for path, tensor in tree.leaves(state):
         if tensor is None:
             schema.append((path, EMPTY, ()))
             continue
@@ -63,17 +63,6 @@ def pack(state: Mapping[str, Any]) -> Packed:
         pieces.append(tree.raw(tensor))
     body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     return Packed(tuple(schema), body, hashlib.sha256(body).hexdigest())
-
-
-def leaves(state: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Tensor | None]]:
-    """Each tensor with its path; None for an empty sub-state."""
-    for key, value in state.items():
-        if isinstance(value, Tensor):
-            yield path + key, value
-        elif value:
-            yield from leaves(value, f"{path}{key}/")
-        else:
-            yield path + key, None
 
 
 def read_schema(written: Any) -> tuple[Field, ...]:
@@ -148,7 +137,7 @@ def _tensor(path: str, kind: str, shape: tuple[int, ...], body: bytes, offset: i
 
 def check_like(state: Mapping[str, Any], example: Mapping[str, Any], what: str) -> None:
     """That a state has the names, types and shapes of an example, in whatever order."""
-    found, wanted = dict(leaves(state)), dict(leaves(example))
+    found, wanted = dict(tree.leaves(state)), dict(tree.leaves(example))
     odd = sorted(found.keys() ^ wanted.keys())
     if odd:
         side = "lacks" if odd[0] in wanted else "has an unknown"
@@ -166,6 +155,6 @@ def outline(tensor: Tensor | None) -> str:
 
 def check_finite(state: Mapping[str, Any], what: str) -> None:
     """That every value is a finite number."""
-    for path, tensor in leaves(state):
+    for path, tensor in tree.leaves(state):
         if tensor is not None and (tensor.is_floating_point() or tensor.is_complex()) and not tensor.isfinite().all():
             raise BadMessage(f"in the {what}, {path!r} holds a value that is not a finite number")

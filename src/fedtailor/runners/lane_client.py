@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedtailor import schedule
 from fedtailor.arch import Arch
-from fedtailor.lanes import OneByOne, is_lanes, lanes, raw, selected
-from fedtailor.local import Batch, Client, Descent, Job, Meter
+from fedtailor.lanes import is_lanes, lanes, raw, selected
+from fedtailor.local import Batch, Client, Descent, Job
 from fedtailor.nn.attention import CA, AttentionBlock, Hybrid, Slot
 from fedtailor.nn.shape import Input
 from fedtailor.runners.chain import Chain
+from fedtailor.runners.lane_losses import LaneLosses, LaneMeter, Unequal, same
 from fedtailor.tree import State, Tree
-
-T = TypeVar("T")
 
 # Layers that treat each row for itself: a batch may be filled up with rows that count nothing.
 ROW_BY_ROW = (
@@ -27,17 +26,6 @@ ROW_BY_ROW = (
     nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Identity, nn.LayerNorm, nn.GroupNorm, nn.Embedding, nn.Sequential,
     nn.ModuleDict, nn.ModuleList, Input, Slot, Hybrid, AttentionBlock,
 )  # fmt: skip
-
-
-class Unequal(OneByOne):
-    """Something that is not the same for all clients of a chunk."""
-
-
-def same(values: Iterable[T], what: str) -> T:
-    first, *rest = values
-    if any(value != first for value in rest):
-        raise Unequal(f"the clients' {what} differ")
-    return first
 
 
 class Differs:
@@ -49,80 +37,14 @@ class Differs:
     def refuse(self, *_: Any, **__: Any) -> Any:
         raise Unequal(f"the clients' {self.what} differ")
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.refuse()
+
     __len__ = __getitem__ = __iter__ = __index__ = __int__ = __float__ = __eq__ = __lt__ = __add__ = __radd__ = refuse
     __mul__ = __rmul__ = __sub__ = __rsub__ = __mod__ = __format__ = __str__ = __hash__ = refuse
     __torch_function__ = refuse
-
-
-@dataclass
-class LaneMeter(Meter):
-    """Losses of all lanes, or of some, step by step."""
-
-    records: list[tuple[Tensor | slice, Tensor]] = field(default_factory=list)
-
-    def add(self, losses: Sequence[Tensor]) -> None:
-        if isinstance(losses, LaneLosses):
-            self.records += losses.records
-        else:
-            self.records += [(slice(None), raw(loss)) for loss in losses]
-
-    def table(self, count: int) -> Tensor:
-        """[steps, lanes], NaN where a lane had no step."""
-        if not self.records:
-            return torch.zeros(0, count)
-        if all(len(losses) == count for _, losses in self.records):
-            return torch.stack([losses for _, losses in self.records]).cpu()
-        table = torch.full((len(self.records), count), torch.nan, dtype=torch.float64)
-        for row, (which, losses) in zip(table, self.records, strict=True):
-            row[which] = losses.to(row)
-        return table
-
-    def taken(self, count: int) -> Tensor:
-        """bool [steps, lanes]: who took which step."""
-        taken = torch.zeros(len(self.records), count, dtype=torch.bool)
-        for row, (which, _) in zip(taken, self.records, strict=True):
-            row[which] = True
-        return taken
-
-    def totals(self, count: int) -> tuple[list[int], list[float | None]]:
-        """Steps and mean loss of each lane."""
-        table, taken = self.table(count), self.taken(count)
-        steps = taken.sum(0)
-        means = torch.where(taken, table, 0.0).sum(0) / steps.clamp(min=1)
-        return steps.tolist(), [mean if n else None for mean, n in zip(means.tolist(), steps.tolist(), strict=True)]
-
-    def extremes(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The first and the last loss of each lane, 0 where there is none; and whether all are finite."""
-        table, taken = self.table(count), self.taken(count)
-        if not len(table):
-            return torch.zeros(count), torch.zeros(count), torch.ones(count, dtype=torch.bool)
-        order = torch.arange(len(table))[:, None]
-        first = torch.where(taken, order, len(table)).amin(0).clamp(max=len(table) - 1)
-        last = torch.where(taken, order, 0).amax(0)
-        some = taken.any(0)
-        ends = [torch.where(some, table.gather(0, at[None])[0], 0.0) for at in (first, last)]
-        return ends[0], ends[1], (table.isfinite() | ~taken).all(0)
-
-
-class LaneLosses(Sequence[Tensor]):
-    """The losses of a descent in which lanes take different numbers of steps."""
-
-    def __init__(self, records: list[tuple[Tensor | slice, Tensor]], steps: list[int]):
-        self.records, self.steps = records, steps
-
-    def __len__(self) -> int:
-        return same(self.steps, "numbers of steps")
-
-    def __bool__(self) -> bool:
-        return same([steps > 0 for steps in self.steps], "having rows enough for a step")
-
-    def __getitem__(self, at: Any) -> Any:
-        if at != -1 or not all(self.steps):
-            raise Unequal("the clients' numbers of steps differ")
-        last = torch.empty(len(self.steps), dtype=self.records[0][1].dtype, device=self.records[0][1].device)
-        for which, losses in self.records:
-            last[which] = losses
-        return lanes(last)
 
 
 @dataclass(frozen=True)
@@ -171,11 +93,28 @@ class LaneClient(Client):
             yield from super().batches(epochs, steps, stream)
             return
         step = 0
-        for index in self.indices(*self.work(epochs, steps), stream):
-            x, y = lanes(self.rows_at(index)), lanes(self.y[index])
+        for index, weights in self.shared_out(*self.work(epochs, steps), stream):
+            batch = self.batch_of(index, weights)
             for _ in range(self.steps_per_batch):
-                yield Batch(x, y, step)
+                yield replace(batch, step=step)
                 step += 1
+
+    def shared_out(
+        self, epochs: int | None, steps: int | None, stream: int
+    ) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """The rows of each batch of all lanes: of one size, or of as many steps and with rows that can be filled up."""
+        asked = Job(epochs=epochs, steps=steps, stream=stream)
+        if len({self.steps_of(lane, epochs, steps) for lane in self.lanes}) > 1 or not row_by_row(self.arch):
+            same((lane.size for lane in self.lanes), "sizes")
+        for _, index, weights in self.filled(asked):
+            yield index, weights
+
+    def batch_of(self, index: Tensor, weights: Tensor | None) -> Batch:
+        x, y = lanes(self.rows_at(index)), lanes(self.y[index])
+        if weights is None:
+            return Batch(x, y, 0)
+        differs: Any = Differs("batches")
+        return FilledBatch(differs, differs, 0, x, y, lanes(weights))
 
     def work(self, epochs: int | None, steps: int | None) -> tuple[int | None, int | None]:
         return (self.epochs, self.steps_asked) if epochs is None and steps is None else (epochs, steps)
@@ -220,8 +159,8 @@ class LaneClient(Client):
     def loss(self, model: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         if not isinstance(batch, FilledBatch):
             return super().loss(model, batch)
-        out, buffers = self.arch.apply(model, batch.x)
-        losses = self.task.losses(out, batch.y)
+        out, buffers = self.arch.apply(model, batch.filled_x)
+        losses = self.task.losses(out, batch.filled_y)
         loss = (losses * batch.weights.to(losses.dtype)).sum()
         for penalty in self.penalties:
             loss = loss + penalty(model)
@@ -309,9 +248,7 @@ class LaneClient(Client):
         """For each step the lanes that take it, in groups with batches of one length, or filled up to one."""
         if job.loss is None and row_by_row(self.arch):
             for n, index, weights in self.filled(job):
-                x, y = lanes(self.rows_at(index)), lanes(self.y[index])
-                batch = Batch(x, y, 0) if weights is None else FilledBatch(x, y, 0, lanes(weights))
-                yield [(slice(0, n), batch)]
+                yield [(slice(0, n), self.batch_of(index, weights))]
             return
         pieces = self.pieces(job)
         for step in range(len(pieces[0])):
@@ -344,8 +281,10 @@ class LaneClient(Client):
 
 @dataclass(frozen=True)
 class FilledBatch(Batch):
-    """A batch in which some rows of shorter lanes count nothing."""
+    """A batch in which some rows of shorter lanes count nothing: for `loss`, and for nobody who would count them."""
 
+    filled_x: Tensor
+    filled_y: Tensor
     weights: Tensor
 
 

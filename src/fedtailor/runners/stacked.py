@@ -22,7 +22,8 @@ from fedtailor.lanes import OneByOne, drawing_from, is_lanes, lanes, raw, select
 from fedtailor.local import Client, Meter
 from fedtailor.method import Fitted, Received
 from fedtailor.runners import Exams, Work
-from fedtailor.runners.lane_client import LaneClient, LaneMeter, Unequal
+from fedtailor.runners.lane_client import LaneClient
+from fedtailor.runners.lane_losses import LaneMeter, Unequal
 from fedtailor.runners.sequential import Sequential, chosen, working
 from fedtailor.site import EXPLODED, Common, Exam, Reply, Site, finished, model_of, play
 from fedtailor.tree import State, Tree
