@@ -5,6 +5,7 @@ A method that ran its clients one by one after all would be right, and slow with
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -36,7 +37,7 @@ PAPERS: dict[str, tuple[str, ...]] = {
     "mlr": ("FedMCSA", "FedMCSAWithoutAttention", "FedAvg", "FedProx", "PerFedAvg", "pFedMe", "HeurFedAMP", "FedAMP"),
     "cnn4": FEDALA,
     FASTTEXT: FEDALA,
-    "resnet18": ("FedALA", "PartialFedAdaptive"),
+    "resnet18": ("FedALA",),
     "alexnet_small": ("FedHAM", "FedAMP", "FedAvg", "Local", "FedSGD", "FTL"),
     "mobilenet_v2": ("FedHAM",),
     GRU: ("FedHAM", "FedHealth", "FTL", "FedAMP", "FedAvg", "FedPer", "FedAvgFT"),
@@ -78,7 +79,9 @@ def federation(model: str) -> Federation:
 
 
 def written(name: str) -> Method:
-    return registry.parse("method", name) if "(" in name else method_named(name)
+    """A method as named; FedALA's weights are learned in two passes, not in up to a hundred."""
+    method: Method = registry.parse("method", name) if "(" in name else method_named(name)
+    return dataclasses.replace(method, cap=2) if hasattr(method, "cap") else method  # type: ignore[type-var]
 
 
 @pytest.fixture
@@ -116,10 +119,14 @@ def test_is_trained_in_one_stack(name: str, model: str, by_vmap: set[Any]) -> No
     check(name, model, by_vmap)
 
 
+LARGE = [("alexnet_bn", "pFedLA"), ("alexnet_bn", "FedBN"), ("resnet18", "PartialFedAdaptive"), ("resnet18", "FedBN")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["pFedLA", "LocalAttention(FedAvg(), kind='eca')", "FedAvg"])
-def test_the_largest_network_is_trained_in_one_stack(name: str, by_vmap: set[Any]) -> None:
-    check(name, "alexnet_bn", by_vmap)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("model", "name"), LARGE)
+def test_the_largest_networks_are_trained_in_one_stack(name: str, model: str, by_vmap: set[Any]) -> None:
+    check(name, model, by_vmap)
 
 
 def test_a_fallback_would_be_noticed(by_vmap: set[Any]) -> None:
