@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import ClassVar, Literal
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -77,6 +78,11 @@ class Fitted:
     extra: State = field(default_factory=dict)
 
 
+def worth_trying(**values: tuple[Any, ...]) -> Mapping[str, tuple[Any, ...]]:
+    """Values of a method's parameters, three or more each, that `fedtailor tune` tries beside the one given."""
+    return MappingProxyType(values)
+
+
 class Method:
     """FedAvg, spelled as hooks. Override what your method does differently."""
 
@@ -89,6 +95,7 @@ class Method:
     learns_start: ClassVar[bool] = False  # mixes models on the client by what it learned: no plug-in may do so as well
     init_all: ClassVar[bool] = False  # clients outside the cohort are tested with a `start` of their own
     pools: ClassVar[bool] = False  # trains one client on everybody's rows: a bound, not a federation
+    grid: ClassVar[Mapping[str, tuple[Any, ...]]] = MappingProxyType({})  # by `worth_trying`
     paper: ClassVar[str] = ""  # who proposed it, in a line
     citation: ClassVar[str] = ""  # BibTeX
 

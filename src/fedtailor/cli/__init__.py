@@ -19,6 +19,7 @@ from fedtailor.cli.look import cite, inspect_, list_, report
 from fedtailor.cli.reproduce import reproduce
 from fedtailor.cli.runs import compare, demo, resume, run
 from fedtailor.cli.terminal import fail, interruptible, keep_traceback, say
+from fedtailor.cli.tune import tune
 from fedtailor.registry import WrongInput
 
 # Typer carries click with it, or stands on it, as its version has it; this class is the same in either case.
@@ -31,7 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Run": (demo, run, compare, resume, reproduce),
+    "Run": (demo, run, compare, resume, tune, reproduce),
     "Look": (report, explain, list_, inspect_, cite, data),
     "Federate over a network": (federation.serve, federation.join, personal.export, personal.predict),
 }

@@ -32,7 +32,7 @@ def demo(out: o.Out = None, quiet: o.Quiet = None) -> None:
     """
     given = {"data": "digits", "method": list(DEMO), "rounds": DEMO_ROUNDS, "eval_every": 2, "out": out, "quiet": quiet}
     asked = o.ask("compare", None, given)
-    _compare(asked, _load(asked), "demo")
+    _compare(asked, load_federation(asked), "demo")
 
 
 def run(
@@ -81,7 +81,7 @@ def run(
     """
     given = dict(locals())
     asked = o.ask("run", given.pop("file"), given)
-    federation = _load(asked)
+    federation = load_federation(asked)
     methods = asked.methods or ("fedavg",)
     if len(methods) > 1:
         raise WrongInput(f"run takes one method and {len(methods)} are given; `fedtailor compare` takes several")
@@ -162,7 +162,7 @@ def compare(
     asked = o.ask("compare", given.pop("file"), given)
     if not asked.methods:
         raise WrongInput("no method was given to compare; add --method fedbn (`fedtailor list methods` shows them all)")
-    _compare(asked, _load(asked), "compare")
+    _compare(asked, load_federation(asked), "compare")
 
 
 def resume(
@@ -191,7 +191,7 @@ def resume(
         _resume_run(run, until, plugins, quiet)
 
 
-def _load(asked: o.Asked) -> Federation:
+def load_federation(asked: o.Asked) -> Federation:
     from fedtailor.data import load
 
     return load(asked.data, asked.partition, asked.clients, asked.data_seed)
@@ -206,13 +206,14 @@ def _compare(asked: o.Asked, federation: Federation, what: str, alone: bool = Tr
     begin(folder, federation, parts, asked.command, asked.plugins)
     if not asked.quiet:
         announce(federation, facts, parts[0].spec, sorted({part.spec.seed for part in parts}), folder)
-    _carry_out(folder, federation, parts, asked.plugins, asked.quiet)
+    carry_out(folder, federation, parts, asked.plugins, asked.quiet)
 
 
-def _carry_out(
+def carry_out(
     folder: Path, federation: Federation, parts: Sequence[Part], plugins: Sequence[str], quiet: bool
 ) -> None:
-    from fedtailor.compare import carry_out, left
+    from fedtailor.compare import carry_out as run_all
+    from fedtailor.compare import left
     from fedtailor.progress import Progress
 
     todo = left(folder, parts)
@@ -222,7 +223,7 @@ def _carry_out(
     whole = sum(part.spec.rounds for part in todo)
     with kept_in(folder, plugins):
         with Progress(console(stderr=True), names, len(todo), whole) as progress:
-            diverged = carry_out(folder, federation, parts, [] if quiet else [progress])
+            diverged = run_all(folder, federation, parts, [] if quiet else [progress])
         from fedtailor.report.html import write_report  # matplotlib comes when there is something to draw
 
         page = write_report([folder], folder)
@@ -244,7 +245,7 @@ def _resume_comparison(folder: Path, rounds: int | None, plugins: Sequence[str],
     if not left(folder, parts) and not quiet:
         say(f"{folder} is complete; `--rounds N` extends it.")
     begin(folder, federation, parts, about.get("command", ""), about.get("plugins", ()))
-    _carry_out(folder, federation, parts, plugins, quiet)
+    carry_out(folder, federation, parts, plugins, quiet)
 
 
 def _resume_run(folder: Path, rounds: int | None, plugins: Sequence[str], quiet: bool) -> None:

@@ -29,7 +29,7 @@ from torch import Tensor
 from fedtailor import tree
 from fedtailor.arch import Arch
 from fedtailor.local import SGD, Batch, Client, descend
-from fedtailor.method import Fed, Fitted, Method, Payload, Received, require
+from fedtailor.method import Fed, Fitted, Method, Payload, Received, require, worth_trying
 from fedtailor.methods import mixing
 from fedtailor.registry import register
 from fedtailor.tree import State, Tree
@@ -48,6 +48,7 @@ class APPLE(Method):
     scheduler: Literal["exponential", "cosine"] = "exponential"
     M: int | None = None  # cores sent each round; None: all
 
+    grid = worth_trying(lr_p=(0.0001, 0.001, 0.01), mu=(0.0, 0.1, 1.0))
     point = "adapted"
     sees = "models"
     learns_start = True

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fedtailor import tree
 from fedtailor.arch import Arch
 from fedtailor.local import Client, descend
-from fedtailor.method import Fed, Fitted, Method, Received, require
+from fedtailor.method import Fed, Fitted, Method, Received, require, worth_trying
 from fedtailor.registry import register
 from fedtailor.tree import State, Tree
 
@@ -30,6 +30,7 @@ class Ditto(Method):
 
     lam: float = 1.0  # $\\lambda$; the paper's values are 0.1, 1 and 2
 
+    grid = worth_trying(lam=(0.1, 1.0, 2.0))
     point = "adapted"
     paper = "Li et al., ICML 2021"
     citation = """@inproceedings{li2021ditto,

@@ -32,7 +32,7 @@ from torch import Tensor
 from fedtailor import tree
 from fedtailor.arch import Arch
 from fedtailor.local import SGD, Client, descend
-from fedtailor.method import Fed, Fitted, Method, Payload, Received, Wrapper, overrides, require
+from fedtailor.method import Fed, Fitted, Method, Payload, Received, Wrapper, overrides, require, worth_trying
 from fedtailor.methods.fedamp import MessagePassing
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.methods.groups import Level, groups
@@ -64,6 +64,7 @@ class AdaptiveLocalAggregation(Wrapper):
     init_all: bool = False  # type: ignore[misc]  # test absent clients with a mix too, not with what they last held
     level: Level = "layer"  # what p counts: layers, residual blocks, or stages of blocks with the stem as one more
 
+    grid = worth_trying(eta=(0.1, 1.0, 10.0), p=(1, 2, 3))
     learns_start = True
     paper = "Zhang et al., AAAI 2023"
     citation = """@inproceedings{zhang2023fedala,

@@ -33,7 +33,7 @@ from torch import Tensor
 from fedtailor import tree
 from fedtailor.arch import Arch
 from fedtailor.local import Client, descend
-from fedtailor.method import Fed, Fitted, Method, Payload, Received, require
+from fedtailor.method import Fed, Fitted, Method, Payload, Received, require, worth_trying
 from fedtailor.methods import mixing
 from fedtailor.registry import register
 from fedtailor.tree import State, Tree
@@ -119,6 +119,8 @@ class FedAMP(MessagePassing):
     alpha_k: float | None = None  # $\\alpha_k$; None: what makes the mean self-weight 1/2
     start_at: Literal["u", "own"] = "u"  # local training starts at the mixture, or at the client's last model
 
+    grid = worth_trying(lam=(0.1, 1.0, 10.0))
+
     def __post_init__(self) -> None:
         for holds, what in (
             (0 <= self.lam < inf, f"lam={self.lam} must be 0 or more"),
@@ -162,6 +164,8 @@ class HeurFedAMP(MessagePassing):
     sigma: float = 50.0  # $\\sigma$
     xi_self: float | None = None  # $\\xi_{ii}$; None: 1 / (1 + other clients of the same group), 1/2 with one group
     start_at: Literal["u", "own"] = "u"  # local training starts at the mixture, or at the client's last model
+
+    grid = worth_trying(lam=(0.5, 5.0, 50.0), sigma=(10.0, 50.0, 250.0))
 
     def __post_init__(self) -> None:
         for holds, what in (

@@ -19,7 +19,7 @@ from typing import Literal
 
 from fedtailor.arch import Arch
 from fedtailor.local import Client, descend
-from fedtailor.method import Fitted, Method, Received, require
+from fedtailor.method import Fitted, Method, Received, require, worth_trying
 from fedtailor.methods.fedper import body_and_head
 from fedtailor.registry import register
 from fedtailor.tree import State, Tree
@@ -33,6 +33,7 @@ class FedBABU(Method):
     ft_epochs: int = 5
     ft_part: Literal["full", "head", "body"] = "full"  # full is the paper's best
 
+    grid = worth_trying(ft_epochs=(1, 5, 10))
     point = "adapted"
     paper = "Oh et al., ICLR 2022"
     citation = """@inproceedings{oh2022fedbabu,

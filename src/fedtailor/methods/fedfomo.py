@@ -26,7 +26,7 @@ from torch import Tensor
 from fedtailor import tree
 from fedtailor.arch import Arch
 from fedtailor.local import Client, descend
-from fedtailor.method import Fed, Fitted, Method, Payload, Received, require
+from fedtailor.method import Fed, Fitted, Method, Payload, Received, require, worth_trying
 from fedtailor.methods import mixing
 from fedtailor.registry import register
 from fedtailor.tree import State, Tree
@@ -42,6 +42,7 @@ class FedFomo(Method):
     epsilon: float = 0.3  # chance that one of the M places goes to a client drawn at random, in the first round
     epsilon_decay: float = 0.05  # taken off it each round
 
+    grid = worth_trying(M=(2, 5, 10))
     sees = "models"
     learns_start = True
     paper = "Zhang et al., ICLR 2021"

@@ -40,7 +40,7 @@ from torch.nn.functional import normalize
 from fedtailor import schedule, tree
 from fedtailor.arch import Arch
 from fedtailor.local import SGD, Adam, Batch, Client, Descent, descend
-from fedtailor.method import Fed, Fitted, Method, MethodNote, Payload, Received, require
+from fedtailor.method import Fed, Fitted, Method, MethodNote, Payload, Received, require, worth_trying
 from fedtailor.methods import clusters, mixing
 from fedtailor.registry import fits, register, spell
 from fedtailor.tree import State, Tree
@@ -73,6 +73,7 @@ class FedHAM(Method):
     exact_objective: bool = False  # add lambda F_i(H(x_i)) to the steps on x_i, as Eq. 15 prints
     alternate: Literal["round", "epoch"] = "round"
 
+    grid = worth_trying(ham_lr=(0.0003, 0.001, 0.003))
     point = "trained"
     sees = "models"
     learns_start = True

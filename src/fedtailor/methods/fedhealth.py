@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from fedtailor import tree
 from fedtailor.arch import Arch
 from fedtailor.local import Batch, Client, descend
-from fedtailor.method import Fed, Method, Received, require
+from fedtailor.method import Fed, Method, Received, require, worth_trying
 from fedtailor.registry import register
 from fedtailor.tree import State, Tree
 
@@ -42,6 +42,7 @@ class FedHealth(Method):
     align: Literal["coral", "none"] = "coral"
     share: float = 0.1  # of every client's training rows that become public
 
+    grid = worth_trying(eta_c=(0.001, 0.01, 0.1), ft_epochs=(1, 5, 10))
     point = "adapted"
     paper = "Chen et al., IEEE Intelligent Systems 2020"
     citation = """@article{chen2020fedhealth,

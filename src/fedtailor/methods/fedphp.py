@@ -23,7 +23,7 @@ from torch import Tensor
 from fedtailor import tree
 from fedtailor.arch import Arch
 from fedtailor.local import Batch, Client, descend
-from fedtailor.method import Fed, Fitted, Method, Payload, Received, require
+from fedtailor.method import Fed, Fitted, Method, Payload, Received, require, worth_trying
 from fedtailor.registry import register
 from fedtailor.tree import State, Tree
 
@@ -39,6 +39,7 @@ class FedPHP(Method):
     lambda_r: float = 0.05  # $\\lambda$, weight of the regulariser against the loss
     regulariser: Literal["mmd", "kd"] = "mmd"
 
+    grid = worth_trying(mu_max=(0.5, 0.9, 0.99), lambda_r=(0.01, 0.05, 0.1))
     point = "adapted"
     paper = "Li et al., ECML PKDD 2021"
     citation = """@inproceedings{li2021fedphp,

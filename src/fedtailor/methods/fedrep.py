@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from fedtailor.arch import Arch
 from fedtailor.local import Client, descend
-from fedtailor.method import Fitted, Method, Received, require
+from fedtailor.method import Fitted, Method, Received, require, worth_trying
 from fedtailor.methods.fedper import body_and_head
 from fedtailor.registry import register
 from fedtailor.tree import State, Tree
@@ -30,6 +30,7 @@ class FedRep(Method):
 
     head_epochs: int = 1  # E_h; the paper's experiments use 10
 
+    grid = worth_trying(head_epochs=(1, 3, 10))
     paper = "Collins et al., ICML 2021"
     citation = """@inproceedings{collins2021exploiting,
   title     = {Exploiting Shared Representations for Personalized Federated Learning},

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedtailor.arch import Arch
 from fedtailor.local import Client, descend
-from fedtailor.method import Fed, Fitted, Method, Payload, Received, Wrapper, require
+from fedtailor.method import Fed, Fitted, Method, Payload, Received, Wrapper, require, worth_trying
 from fedtailor.methods.fedala import AdaptiveLocalAggregation
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.methods.proximal import FedProx
@@ -46,6 +46,7 @@ class FedAvgFT(Method):
 
     ft_epochs: int = 5
 
+    grid = worth_trying(ft_epochs=(1, 5, 10))
     paper = FedAvg.paper
     citation = FedAvg.citation
 
@@ -103,6 +104,7 @@ class TunedStart(Wrapper):
     inner: Method
     ft_epochs: int = 10
 
+    grid = worth_trying(ft_epochs=(1, 5, 10))
     point = "received"
     paper = "baseline of Zhang et al., AAAI 2023"
     citation = AdaptiveLocalAggregation.citation

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from fedtailor import tree
 from fedtailor.arch import Arch
 from fedtailor.local import Client
-from fedtailor.method import Fed, Fitted, Method, Received, Wrapper, require
+from fedtailor.method import Fed, Fitted, Method, Received, Wrapper, require, worth_trying
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.nn.attention import CA, ECA, SE, AttentionBlock, Hybrid, Slot
 from fedtailor.registry import register
@@ -53,6 +53,7 @@ class LocalAttention(Wrapper):
     ca_reduction: int = 32  # r of CA, whose width is at least 8
     ca_hidden: tuple[int, ...] | None = None  # or the widths of CA, slot by slot
     private: bool = True  # False: the attention is sent and averaged too, the paper's ablation
+    grid = worth_trying(kind=("se", "eca", "ca", "hybrid"))
     weighting: Weighting | None = None  # type: ignore[assignment, misc]  # None: as `inner`
 
     paper = "Liang et al., 2023"

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from fedtailor import tree
 from fedtailor.arch import Arch
-from fedtailor.method import Fed, Method, Payload, Point, Wrapper, require
+from fedtailor.method import Fed, Method, Payload, Point, Wrapper, require, worth_trying
 from fedtailor.methods import mixing
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.methods.pfedme import pFedMe
@@ -58,6 +58,7 @@ class ComponentAttention(Wrapper):
     size_weighting: bool = False  # psi_ij times n_j, normalised again
     train: Literal["all", "sampled"] = "all"  # who trains in a round; "sampled" costs S/N of the time
 
+    grid = worth_trying(sigma=(10.0, 50.0, 250.0, 1000.0))
     sees = "models"
     paper = "Guo et al., Neurocomputing 2023"
     citation = """@article{guo2023fedmcsa,

@@ -36,7 +36,7 @@ from torch.nn.functional import pad
 from fedtailor import tree
 from fedtailor.arch import Arch
 from fedtailor.local import SGD, Adam, Client, Optimiser, descend
-from fedtailor.method import Fed, Fitted, Method, Received, require
+from fedtailor.method import Fed, Fitted, Method, Received, require, worth_trying
 from fedtailor.methods.groups import Level, groups, loaded_by
 from fedtailor.registry import fits, register, spell
 from fedtailor.tree import State, Tree
@@ -114,6 +114,7 @@ class PartialFedAdaptive(Method):
     update: Literal["selected", "both"] = "selected"  # hard one-hot weights, or soft ones that train both branches
     shared_batches: bool = False  # every batch for the weights and for the strategy
 
+    grid = worth_trying(alpha_lr=(0.003, 0.01, 0.1), level=("stage", "block", "layer"))
     point = "trained"
     finish_epochs = 5
     paper, citation = PAPER, CITATION

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from fedtailor.arch import Arch
 from fedtailor.local import Batch, Client
-from fedtailor.method import Fitted, Method, Received, require
+from fedtailor.method import Fitted, Method, Received, require, worth_trying
 from fedtailor.registry import register
 from fedtailor.tree import State, Tree
 
@@ -43,6 +43,7 @@ class PerFedAvg(Method):
     beta: float | None = None  # $\\beta$: rate of the training step; None: the run's
     delta: float = 1e-3  # $\\delta$
 
+    grid = worth_trying(alpha=(0.003, 0.01, 0.03))
     point = "adapted"
     paper = "Fallah et al., NeurIPS 2020"
     citation = """@inproceedings{fallah2020personalized,

@@ -26,7 +26,7 @@ from torch import Tensor
 from fedtailor import tree
 from fedtailor.arch import Arch
 from fedtailor.local import Client, Penalty, descend
-from fedtailor.method import Fed, Fitted, Method, Received, require
+from fedtailor.method import Fed, Fitted, Method, Received, require, worth_trying
 from fedtailor.registry import register
 from fedtailor.tree import State, Tree
 
@@ -42,6 +42,7 @@ class pFedMe(Method):
     eta: float = 0.005  # $\\eta$: the rate of w_i
     mu: float = 0.0
 
+    grid = worth_trying(lam=(5.0, 15.0, 30.0), eta=(0.005, 0.02, 0.05))
     point = "adapted"
     weighting = "uniform"
     paper = "Dinh et al., NeurIPS 2020"

@@ -24,7 +24,7 @@ from torch import Tensor
 from fedtailor import tree
 from fedtailor.arch import Arch
 from fedtailor.local import Client
-from fedtailor.method import Fed, Fitted, Method, Payload, Received, Wrapper, require
+from fedtailor.method import Fed, Fitted, Method, Payload, Received, Wrapper, require, worth_trying
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.methods.fedsgd import FedSGD
 from fedtailor.registry import register
@@ -41,6 +41,7 @@ class Proximal(Wrapper):
     anchor: Literal["fixed", "moving"] = "fixed"  # the received model, or the model after each step
     inner_steps: int = 1  # steps of SGD on each batch towards the argmin
 
+    grid = worth_trying(mu=(0.001, 0.01, 0.1, 1.0))
     paper = "Li et al., MLSys 2020"
     citation = """@inproceedings{li2020federated,
   title     = {Federated Optimization in Heterogeneous Networks},

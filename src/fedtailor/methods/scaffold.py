@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedtailor import tree
 from fedtailor.local import Client, descend
-from fedtailor.method import Fed, Fitted, Method, Payload, Received, require
+from fedtailor.method import Fed, Fitted, Method, Payload, Received, require, worth_trying
 from fedtailor.registry import register
 from fedtailor.tree import State, Tree
 
@@ -35,6 +35,7 @@ class SCAFFOLD(Method):
 
     lr_global: float = 1.0  # $\\eta_g$
 
+    grid = worth_trying(lr_global=(0.5, 1.0, 1.5))
     weighting = "uniform"
     paper = "Karimireddy et al., ICML 2020"
     citation = """@inproceedings{karimireddy2020scaffold,
