@@ -127,11 +127,11 @@ class LaneClient(Client):
         epoch = 0
         while left > 0:
             orders = torch.stack([self.order(lane, stream, epoch) for lane in self.lanes])
-            start = 0
-            for length in lengths[:left]:
-                yield orders[:, start : start + length]
-                start, left = start + length, left - 1
-            epoch += 1
+            full = size // lengths[0]
+            whole = orders[:, : full * lengths[0]].view(len(orders), full, -1).transpose(0, 1).contiguous()
+            last = [orders[:, full * lengths[0] :]] if len(lengths) > full else []
+            yield from [*whole, *last][:left]
+            left, epoch = left - len(lengths), epoch + 1
 
     def rows_at(self, index: Tensor) -> Tensor:
         """x[index], whole rows copied."""
@@ -182,8 +182,13 @@ class LaneClient(Client):
         assert isinstance(rate, float | int), "asked of the chain"
         records: list[tuple[Tensor | slice, Tensor]] = []
         values = {name: raw(tensor) for name, tensor in theta.items()}
+        wide = self.x.flatten(1)
+        room = wide.new_empty(0, wide.shape[1])  # of a batch, used again for the next: nothing keeps one
         for n, index, weights in self.filled(job):
-            x, y = self.rows_at(index), self.y[index]
+            if index.numel() > len(room):
+                room = wide.new_empty(index.numel(), wide.shape[1])
+            x = torch.index_select(wide, 0, index.flatten(), out=room[: index.numel()]).view(*index.shape, -1)
+            y = self.y[index]
             for _ in range(self.steps_per_batch):
                 records.append((slice(0, n), chain.step(values, x, y, weights, rate, self.opt.weight_decay)))
         steps = [sum(losses.shape[0] > i for _, losses in records) for i in range(len(self.lanes))]
