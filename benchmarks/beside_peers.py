@@ -38,7 +38,7 @@ from peers.workloads import TESTED, WORKLOADS, Workload, origin
 
 import fedtailor
 
-USUAL = Effort(least=5, most=25, seconds=15.0)
+USUAL = Effort(least=5, most=25, seconds=12.0)
 QUICK = Effort(least=1, most=1, seconds=0.0)
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedtailor" / "peers"
 METHODS = "methods"

@@ -22,7 +22,7 @@ from peers.line import Process
 from peers.workloads import ALL, TESTED, Workload, bundle, origin, to_compare
 
 BLOCK = 0.1  # seconds; rounds that take less are timed several at a time
-WARM_UP = 2
+WARM_UP = 1  # and one more, which tells how many make a block; what a method does once is done by then
 PAUSE = 0.02  # seconds between two blocks, in which waiting threads fall asleep
 # How far results may be apart, in units of the largest change of a value. In float64 after several steps; in float32
 # after one, since the next may already see another side of a ReLU or another maximum, where rounding has moved a value.

@@ -190,13 +190,20 @@ def runs_alike_in_every_runner(method: Method) -> None:
         runners.append((Workers(Stacked(1), 2), 2, "in processes"))
     for runner, rounds, where in runners:
         try:
-            right = tree.flatten(run(toy_driver(method, **options, runner=runner), rounds).state)
+            other = run(toy_driver(method, **options, runner=runner), rounds)
         finally:
             runner.end()
-        left = ends[rounds]
+        left, right = ends[rounds], tree.flatten(other.state)
         must(left.keys() == right.keys(), f"the states have other tensors when clients are trained {where}")
         far = [n for n in left if not torch.allclose(left[n], right[n], rtol=1e-8, atol=1e-10, equal_nan=True)]
         must(not far, f"{', '.join(far[:5])} differ when clients are trained {where}")
+        for first, second in zip(alone.rows, other.rows, strict=False):
+            mine, theirs = dict(explained(first)), dict(explained(second))
+            must(mine.keys() == theirs.keys(), f"other things are explained when clients are trained {where}")
+            for name, values in mine.items():
+                left_shown, right_shown = (np.array(found, dtype=np.float64) for found in (values, theirs[name]))
+                close = np.allclose(left_shown, right_shown, rtol=1e-6, atol=1e-9, equal_nan=True)
+                must(close, f"what is explained as {name} differs when clients are trained {where}")
 
 
 def leaves_the_base_alone(method: Method) -> None:

@@ -207,7 +207,8 @@ def announce(plan: Plan, todo: Sequence[Job], processes: int) -> None:
     if ready:
         say(f"{ready} of {len(plan.jobs)} runs are complete already.")
     for problem in dict.fromkeys(cell.problem for cell in plan.cells if cell.problem.instead_of):
-        say(f"note: {problem.instead_of} is not at hand: {problem.differences[0]} ({problem.name})")
+        told = "".join(f"; {text}" for text in problem.differences)
+        say(f"note: {problem.name} stands in for {problem.instead_of}{told}")
     reasons: dict[str, list[str]] = {}
     for cell, reason in plan.refused:
         reasons.setdefault(reason, []).append(cell.problem.name)

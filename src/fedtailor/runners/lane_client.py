@@ -100,14 +100,11 @@ class LaneClient(Client):
                 yield replace(batch, step=step)
                 step += 1
 
-    def shared_out(
-        self, epochs: int | None, steps: int | None, stream: int
-    ) -> Iterator[tuple[Tensor, Tensor | None]]:
+    def shared_out(self, epochs: int | None, steps: int | None, stream: int) -> Iterator[tuple[Tensor, Tensor | None]]:
         """The rows of each batch of all lanes: of one size, or of as many steps and with rows that can be filled up."""
-        asked = Job(epochs=epochs, steps=steps, stream=stream)
         if len({self.steps_of(lane, epochs, steps) for lane in self.lanes}) > 1 or not row_by_row(self.arch):
             same((lane.size for lane in self.lanes), "sizes")
-        for _, index, weights in self.filled(asked):
+        for _, index, weights in self.filled(Job(epochs=epochs, steps=steps, stream=stream)):
             yield index, weights
 
     def batch_of(self, index: Tensor, weights: Tensor | None) -> Batch:
