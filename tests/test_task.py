@@ -125,6 +125,45 @@ def test_counts_agree_with_scikit_learn(name: str) -> None:
     assert float(found["count"]) == 200
 
 
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_statistics_of_many_are_those_of_each(name: str) -> None:
+    """Rows of four owners, mixed; one has none, and one row is no number."""
+    out, y = batch(name, 40)
+    out[7, 2] = torch.nan
+    owner = torch.tensor([0, 2, 3, 2])[torch.arange(40) % 4]
+    of_each = task.of(name).of_each
+    assert of_each is not None
+    found = of_each(out, y, owner, 4)
+    for i in range(4):
+        for key, value in task.of(name).statistics(out[owner == i], y[owner == i]).items():
+            assert found[key][i].dtype is torch.float64
+            torch.testing.assert_close(found[key][i], value, rtol=1e-12, atol=1e-12, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+@pytest.mark.parametrize("spread", [0.3, 2.0, 10.0])
+def test_the_area_agrees_with_scikit_learn(name: str, spread: float) -> None:
+    """Of all (row, class) pairs by the probability; to a thousandth, for scores are counted in steps."""
+    out, y = batch(name, 400)
+    out = out * spread
+    out[torch.arange(400), y] += 0.5 * spread
+    right = np.eye(4)[y.numpy()]
+    probability = out.double().softmax(1).numpy()
+    expected = reference.roc_auc_score(right, probability, average="micro")
+    assert measured(name, out, y)["auc"] == pytest.approx(expected, abs=1e-3)
+
+
+def test_the_area_by_hand() -> None:
+    """Right classes with odds e and 1/e, wrong ones with 1/e and e: one pair is won, one lost and two are even. And
+    without a wrong class there is nothing to win."""
+    out = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    assert measured("classification", out, torch.tensor([0, 1]))["auc"] == 0.5
+    assert measured("classification", out, torch.tensor([0, 0]))["auc"] == 1
+    assert measured("classification", out, torch.tensor([1, 1]))["auc"] == 0
+    assert measured("classification", torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64))["auc"] == 0.5
+    assert measured("classification", torch.full((2, 2), torch.nan), torch.tensor([0, 1]))["auc"] == 0
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_sums_are_taken_in_float64(name: str) -> None:
     """So outputs in float32 give what the same outputs in float64 give."""

@@ -19,6 +19,8 @@ from fedtailor.registry import WrongInput
 
 Statistics = Mapping[str, Tensor]
 
+LEVELS, BEST = 512, 40.0  # of scores; the logarithm of odds from which on a probability is 1 in float64
+
 
 @dataclass(frozen=True)
 class Task:
@@ -32,6 +34,8 @@ class Task:
     outputs: Callable[[int], int]  # number of classes -> number of outputs of a model
     primary: str
     higher_is_better: bool
+    # (outputs, y, owner of each row, number of owners) -> the statistics of each, stacked; where they are quicker so
+    of_each: Callable[[Tensor, Tensor, Tensor, int], dict[str, Tensor]] | None = None
 
 
 def of(name: str) -> Task:
@@ -53,6 +57,11 @@ def _classification_statistics(out: Tensor, y: Tensor) -> dict[str, Tensor]:
     return {"loss_sum": F.cross_entropy(out.double(), y, reduction="sum"), **_counts(out, y)}
 
 
+def _classification_of_each(out: Tensor, y: Tensor, owner: Tensor, n: int) -> dict[str, Tensor]:
+    losses = F.cross_entropy(out.double(), y, reduction="none")
+    return {"loss_sum": losses.new_zeros(n).index_add(0, owner, losses), **_counts_of_each(out, y, owner, n)}
+
+
 def _soft_margin(out: Tensor, y: Tensor) -> Tensor:
     """FedHAM's loss on exclusive grades: the mean over classes of a logistic loss on the one-hot label."""
     return F.multilabel_soft_margin_loss(out, _one_hot(out, y).to(out.dtype))
@@ -63,8 +72,12 @@ def _soft_margins(out: Tensor, y: Tensor) -> Tensor:
 
 
 def _soft_margin_statistics(out: Tensor, y: Tensor) -> dict[str, Tensor]:
-    losses = F.multilabel_soft_margin_loss(out.double(), _one_hot(out, y).double(), reduction="none")
-    return {"loss_sum": losses.sum(), **_counts(out, y)}
+    return {"loss_sum": _soft_margins(out.double(), y).sum(), **_counts(out, y)}
+
+
+def _soft_margin_of_each(out: Tensor, y: Tensor, owner: Tensor, n: int) -> dict[str, Tensor]:
+    losses = _soft_margins(out.double(), y)
+    return {"loss_sum": losses.new_zeros(n).index_add(0, owner, losses), **_counts_of_each(out, y, owner, n)}
 
 
 def _one_hot(out: Tensor, y: Tensor) -> Tensor:
@@ -73,26 +86,50 @@ def _one_hot(out: Tensor, y: Tensor) -> Tensor:
 
 
 def _counts(out: Tensor, y: Tensor) -> dict[str, Tensor]:
-    """`truth` counts labels; `confusion` counts (label, prediction).
+    alone = torch.zeros(len(y), dtype=torch.int64, device=out.device)
+    return {name: value[0] for name, value in _counts_of_each(out, y, alone, 1).items()}
+
+
+def _counts_of_each(out: Tensor, y: Tensor, owner: Tensor, n: int) -> dict[str, Tensor]:
+    """`truth` counts labels; `confusion` counts (label, prediction); `scores` counts (row, class) pairs by their score,
+    of wrong classes and of the right ones. One of each for each of `n` owners of rows.
 
     argmax takes NaN for the largest, so a diverged model would seem to predict one class: such a row has no
-    prediction here. It is wrong, and in no cell of `confusion`.
+    prediction here. It is wrong, in no cell of `confusion`, and its right class has the lowest score.
     """
-    predicted = _one_hot(out, out.argmax(1)) & ~out.isnan().any(1, keepdim=True)
-    truth = _one_hot(out, y).double()
-    confusion = truth.T @ predicted.double()
-    return {
-        "count": torch.full((), y.shape[0], dtype=torch.float64, device=out.device),
-        "correct": confusion.diagonal().sum(),
-        "truth": truth.sum(0),
-        "confusion": confusion,
+    classes = out.shape[1]
+    whole = ~out.isnan().any(1)
+    confusion = _tally((owner * classes + y) * classes + out.argmax(1), n * classes**2, whole)
+    right = _one_hot(out, y)
+    level = torch.where(whole[:, None], _levels(out), torch.where(right, 0, LEVELS - 1))
+    counted = {
+        "count": _tally(owner, n),
+        "truth": _tally(owner * classes + y, n * classes).view(n, classes),
+        "confusion": confusion.view(n, classes, classes),
+        "scores": _tally(((owner[:, None] * 2 + right) * LEVELS + level).flatten(), n * 2 * LEVELS).view(n, 2, LEVELS),
     }
+    return {**counted, "correct": counted["confusion"].diagonal(dim1=1, dim2=2).sum(1)}
+
+
+def _tally(cells: Tensor, n: int, counts: Tensor | None = None) -> Tensor:
+    """float64 [n]: how often each number occurs, where it counts."""
+    one = torch.ones_like(cells) if counts is None else counts
+    return torch.zeros(n, dtype=torch.float64, device=cells.device).index_add(0, cells, one.double())
+
+
+def _levels(out: Tensor) -> Tensor:
+    """Each class's score, the odds of its probability, as one of LEVELS steps of its logarithm between -BEST and BEST:
+    so few numbers add up over batches, and hardly any two scores that differ fall together."""
+    log_p = out.double().log_softmax(1).clamp(max=-1e-17)
+    odds = log_p - torch.log(-torch.expm1(log_p))
+    return ((odds.nan_to_num(0.0) + BEST) * (LEVELS / (2 * BEST))).long().clamp(0, LEVELS - 1)
 
 
 def _classification_metrics(statistics: Statistics) -> dict[str, float]:
-    """accuracy, loss and macro precision.
+    """accuracy, loss, macro precision and the area under the ROC curve.
 
-    Precision is averaged over the classes that occur among the labels; that of a class never predicted is 0.
+    Precision is averaged over the classes that occur among the labels; that of a class never predicted is 0. The area
+    is of all (row, class) pairs together: how often a right class has a higher score than a wrong one, of any row.
     """
     count = _rows(statistics)
     right = statistics["confusion"].diagonal()
@@ -102,7 +139,15 @@ def _classification_metrics(statistics: Statistics) -> dict[str, float]:
         "accuracy": float(statistics["correct"]) / count,
         "loss": float(statistics["loss_sum"]) / count,
         "precision": float(precision[statistics["truth"] > 0].mean()),
+        "auc": _area(*statistics["scores"]),
     }
+
+
+def _area(wrong: Tensor, right: Tensor) -> float:
+    """The share of (wrong, right) pairs of scores in which the right one is higher; equal ones count half."""
+    pairs = float(wrong.sum() * right.sum())
+    lower = wrong.cumsum(0) - wrong / 2
+    return float((right * lower).sum()) / pairs if pairs else 0.5
 
 
 def _squared(out: Tensor, y: Tensor) -> Tensor:
@@ -168,6 +213,7 @@ _tasks = {
             loss=_cross_entropy,
             losses=_cross_entropies,
             statistics=_classification_statistics,
+            of_each=_classification_of_each,
             metrics=_classification_metrics,
             outputs=_one_per_class,
             primary="accuracy",
@@ -178,6 +224,7 @@ _tasks = {
             loss=_soft_margin,
             losses=_soft_margins,
             statistics=_soft_margin_statistics,
+            of_each=_soft_margin_of_each,
             metrics=_classification_metrics,
             outputs=_one_per_class,
             primary="accuracy",

@@ -9,7 +9,7 @@ MINUS = "\N{MINUS SIGN}"
 
 def is_share(metric: str) -> bool:
     """Whether a metric lies between 0 and 1 and is read in per cent."""
-    return metric in ("accuracy", "precision", "recall", "f1")
+    return metric in ("accuracy", "precision", "recall", "f1", "auc")
 
 
 def scale(metric: str) -> float:

@@ -53,7 +53,7 @@ class Chain:
         """One step of the first lanes; gives their losses before it."""
         n = len(x)
         params = [(values[w][:n], None if b is None else values[b][:n]) for w, b in self.layers]
-        inputs = [unpacked(x.flatten(2), params[0][0].dtype)]
+        inputs = [unpacked(x, params[0][0].dtype)]
         for place, (w, b) in enumerate(params):
             z = torch.bmm(inputs[-1], w.mT) if b is None else torch.baddbmm(b.unsqueeze(1), inputs[-1], w.mT)
             if place < len(params) - 1:
@@ -61,7 +61,8 @@ class Chain:
         log_p = z.log_softmax(2)
         losses = -log_p.gather(2, y.unsqueeze(2)).squeeze(2)
         weights = None if weights is None else weights.to(losses.dtype)
-        slope = log_p.exp_().scatter_add_(2, y.unsqueeze(2), log_p.new_full((), -1.0).expand(*y.shape, 1))
+        slope = log_p.exp_()
+        slope.scatter_(2, y.unsqueeze(2), -1.0, reduce="add")
         slope = slope.mul_(1 / y.shape[1] if weights is None else weights.unsqueeze(2))
         shrink = 1 - lr * weight_decay
         for place in reversed(range(len(params))):
@@ -69,6 +70,6 @@ class Chain:
             below = torch.bmm(slope, w).mul_(inputs[place] > 0) if place else slope
             w.baddbmm_(slope.mT, inputs[place], beta=shrink, alpha=-lr)
             if b is not None:
-                b.mul_(shrink).sub_(slope.sum(1), alpha=lr)
+                (b if shrink == 1 else b.mul_(shrink)).sub_(slope.sum(1), alpha=lr)
             slope = below
         return losses.mean(1) if weights is None else (losses * weights).sum(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from fedtailor.local import Batch, Client, Descent, Job
 from fedtailor.nn.attention import CA, AttentionBlock, Hybrid, Slot
 from fedtailor.nn.shape import Input
 from fedtailor.runners.chain import Chain
+from fedtailor.runners.lane_batches import BatchTable
 from fedtailor.runners.lane_losses import LaneLosses, LaneMeter, Unequal, same
 from fedtailor.tree import State, Tree
 
@@ -124,11 +125,11 @@ class LaneClient(Client):
         epoch = 0
         while left > 0:
             orders = torch.stack([self.order(lane, stream, epoch) for lane in self.lanes])
-            start = 0
-            for length in lengths[:left]:
-                yield orders[:, start : start + length]
-                start, left = start + length, left - 1
-            epoch += 1
+            full = size // lengths[0]
+            whole = orders[:, : full * lengths[0]].view(len(orders), full, -1).transpose(0, 1).contiguous()
+            last = [orders[:, full * lengths[0] :]] if len(lengths) > full else []
+            yield from [*whole, *last][:left]
+            left, epoch = left - len(lengths), epoch + 1
 
     def rows_at(self, index: Tensor) -> Tensor:
         """x[index], whole rows copied."""
@@ -179,30 +180,26 @@ class LaneClient(Client):
         assert isinstance(rate, float | int), "asked of the chain"
         records: list[tuple[Tensor | slice, Tensor]] = []
         values = {name: raw(tensor) for name, tensor in theta.items()}
+        wide = self.x.flatten(1)
+        room = wide.new_empty(0, wide.shape[1])  # of a batch, used again for the next: nothing keeps one
         for n, index, weights in self.filled(job):
-            x, y = self.rows_at(index), self.y[index]
+            if index.numel() > len(room):
+                room = wide.new_empty(index.numel(), wide.shape[1])
+            x = torch.index_select(wide, 0, index.flatten(), out=room[: index.numel()]).view(*index.shape, -1)
+            y = self.y[index]
             for _ in range(self.steps_per_batch):
                 records.append((slice(0, n), chain.step(values, x, y, weights, rate, self.opt.weight_decay)))
         steps = [sum(losses.shape[0] > i for _, losses in records) for i in range(len(self.lanes))]
         return LaneDescent(theta, {}, LaneLosses(records, steps))
 
-    def pieces(self, job: Job) -> list[list[Tensor]]:
+    def table(self, job: Job) -> BatchTable:
         """The batches' rows of each lane."""
         work = self.work(job.epochs, job.steps)
-        found = []
-        for lane in self.lanes:
-            left = self.steps_of(lane, *work)
-            lengths = schedule.batch_lengths(lane.size, self.batch, self.smallest)
-            own: list[Tensor] = []
-            epoch = 0
-            while len(own) < left:
-                order = self.order(lane, job.stream, epoch)
-                own += torch.split(order[: sum(lengths)], lengths)
-                epoch += 1
-            found.append(own[:left])
-        if any(len(a) < len(b) for a, b in pairwise(found)):
-            raise Unequal("a client has more steps than one with more rows")
-        return found
+        return BatchTable.of(
+            [partial(self.order, lane, job.stream) for lane in self.lanes],
+            [schedule.batch_lengths(lane.size, self.batch, self.smallest) for lane in self.lanes],
+            [self.steps_of(lane, *work) for lane in self.lanes],
+        )
 
     def filled(self, job: Job) -> Iterator[tuple[int, Tensor, Tensor | None]]:
         """The lanes that are not done, [lanes, rows] of a batch, and the rows' weights where some only fill it up."""
@@ -210,18 +207,13 @@ class LaneClient(Client):
             for index in self.indices(*self.work(job.epochs, job.steps), job.stream):
                 yield len(index), index, None
             return
-        pieces = self.pieces(job)
-        for step in range(len(pieces[0])):
-            now = [own[step] for own in pieces if len(own) > step]
-            lengths = torch.tensor([len(rows) for rows in now])
-            if bool((lengths == lengths[0]).all()):
-                yield len(now), torch.stack(now), None
-                continue
-            index = nn.utils.rnn.pad_sequence(now, batch_first=True)
-            real = torch.arange(index.shape[1]) < lengths[:, None]
-            filled = torch.where(real.to(index.device), index, index[:, :1])
-            kind = self.x.dtype if self.x.is_floating_point() else torch.float64
-            yield len(now), filled, (real.to(kind) / lengths[:, None].to(kind)).to(self.x.device)
+        kind = self.x.dtype if self.x.is_floating_point() else torch.float64
+        for rows, counts in self.table(job):
+            weights = None
+            if min(counts) < max(counts):
+                lengths = torch.tensor(counts, device=rows.device)[:, None]
+                weights = (torch.arange(rows.shape[1], device=rows.device) < lengths).to(kind) / lengths.to(kind)
+            yield len(counts), rows, weights
 
     def unequally(self, theta: Tree, job: Job, state: State) -> Descent:
         """The loop for clients of different sizes: those with most steps come first, those that are done drop out."""
@@ -247,17 +239,12 @@ class LaneClient(Client):
             for n, index, weights in self.filled(job):
                 yield [(slice(0, n), self.batch_of(index, weights))]
             return
-        pieces = self.pieces(job)
-        for step in range(len(pieces[0])):
-            by_length: dict[int, list[int]] = {}
-            for lane, own in enumerate(pieces):
-                if len(own) > step:
-                    by_length.setdefault(len(own[step]), []).append(lane)
+        for rows, counts in self.table(job):
             group: list[tuple[Tensor | slice, Batch]] = []
-            for places in by_length.values():
-                index = torch.stack([pieces[lane][step] for lane in places])
-                first = places == list(range(len(places)))
-                which = slice(0, len(places)) if first else torch.tensor(places)
+            for length in dict.fromkeys(counts):
+                places = [lane for lane, count in enumerate(counts) if count == length]
+                which = slice(0, len(places)) if places[-1] == len(places) - 1 else torch.tensor(places)
+                index = rows[which, :length]
                 group.append((which, Batch(lanes(self.rows_at(index)), lanes(self.y[index]), 0)))
             yield group
 
@@ -272,7 +259,9 @@ class LaneClient(Client):
         with selected(count, which):
             loss, new = job.step(self, part, free, batch, rows_of_state(memory, which))
         for name, tensor in part.items():
-            values[name][which] = raw(tensor.detach())
+            old, moved = values[name][which], raw(tensor.detach())
+            if old.data_ptr() != moved.data_ptr():  # else it was moved where it is
+                values[name][which] = moved
         return put_back(memory, new, which, len(self.lanes)), raw(loss)
 
 

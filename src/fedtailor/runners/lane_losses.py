@@ -42,12 +42,16 @@ class LaneMeter(Meter):
         """[steps, lanes], NaN where a lane had no step."""
         if not self.records:
             return torch.zeros(0, count)
-        if all(len(losses) == count for _, losses in self.records):
+        if self.together(count):
             return torch.stack([losses for _, losses in self.records]).cpu()
         table = torch.full((len(self.records), count), torch.nan, dtype=torch.float64)
         for row, (which, losses) in zip(table, self.records, strict=True):
             row[which] = losses.to(row)
         return table
+
+    def together(self, count: int) -> bool:
+        """Whether all lanes took every step."""
+        return bool(self.records) and all(len(losses) == count for _, losses in self.records)
 
     def taken(self, count: int) -> Tensor:
         """bool [steps, lanes]: who took which step."""
@@ -58,6 +62,8 @@ class LaneMeter(Meter):
 
     def totals(self, count: int) -> tuple[list[int], list[float | None]]:
         """Steps and mean loss of each lane."""
+        if self.together(count):
+            return [len(self.records)] * count, self.table(count).mean(0).tolist()
         table, taken = self.table(count), self.taken(count)
         steps = taken.sum(0)
         means = torch.where(taken, table, 0.0).sum(0) / steps.clamp(min=1)
@@ -65,6 +71,9 @@ class LaneMeter(Meter):
 
     def extremes(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """The first and the last loss of each lane, 0 where there is none; and whether all are finite."""
+        if self.together(count):
+            table = self.table(count)
+            return table[0], table[-1], table.isfinite().all(0)
         table, taken = self.table(count), self.taken(count)
         if not len(table):
             return torch.zeros(count), torch.zeros(count), torch.ones(count, dtype=torch.bool)

@@ -25,7 +25,7 @@ from fedtailor.runners import Exams, Work
 from fedtailor.runners.lane_client import LaneClient
 from fedtailor.runners.lane_losses import LaneMeter, Unequal
 from fedtailor.runners.sequential import Sequential, chosen, working
-from fedtailor.site import EXPLODED, Common, Exam, Reply, Site, finished, model_of, play
+from fedtailor.site import EXPLODED, Common, Exam, Reply, Site, Statistics, finished, model_of, play
 from fedtailor.tree import State, Tree
 
 MOST = 64  # clients in a chunk
@@ -238,9 +238,21 @@ def take_exams(site: LaneSite, model: Tree) -> list[dict[int, Exam]]:
         asked = [(i, number, rows[part]) for i, one in enumerate(sites) for number, rows in one.exams.items()]
         asked = [each for each in asked if len(each[2])]
         outputs = of_one(common, site, one_model, asked) if alike else of_each(common, site, model, asked)
-        for (i, number, rows), out in zip(asked, outputs, strict=True):
-            found[i][number][part] = common.task.statistics(out, site.y[rows])
+        for (i, number, _), counted in zip(asked, statistics(common, site, asked, outputs), strict=True):
+            found[i][number][part] = counted
     return found
+
+
+def statistics(common: Common, site: LaneSite, asked: Asked, outputs: Sequence[Tensor]) -> Sequence[Statistics]:
+    """Of each list of rows by itself, counted together where the task can."""
+    if common.task.of_each is None or not asked:
+        pairs = zip(outputs, asked, strict=True)
+        return [common.task.statistics(out, site.y[rows]) for out, (_, _, rows) in pairs]
+    y = site.y[torch.cat([rows for _, _, rows in asked])]
+    owner = torch.arange(len(asked)).repeat_interleave(torch.tensor([len(rows) for _, _, rows in asked])).to(y.device)
+    counted = common.task.of_each(torch.cat(list(outputs)), y, owner, len(asked))
+    columns = {name: value.unbind(0) for name, value in counted.items()}
+    return [{name: column[place] for name, column in columns.items()} for place in range(len(asked))]
 
 
 Asked = Sequence[tuple[int, int, Tensor]]  # lane, number of the site that is told of, rows
