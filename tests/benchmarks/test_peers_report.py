@@ -67,8 +67,8 @@ def test_a_methods_cost_is_that_of_a_client_that_trains() -> None:
     )  # fmt: skip
     _, _, *rows = cells(table.dearness([one]))
     assert rows == [
-        ["W1 MLR", "FedProx", "1.05 (at most 1.1)", "1.05", "stacked"],
-        ["W1 MLR", "FedMCSA", "1.25 (at most 1.1, missed)", "1.25", "stacked"],
+        ["W1 MLR", "FedProx", "1.05 (at most 1.1)", "1.05", "all clients in a stack"],
+        ["W1 MLR", "FedMCSA", "1.25 (at most 1.1, missed)", "1.25", "all clients in a stack"],
     ]
 
 
@@ -95,7 +95,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise Failed("pfl", "ended: for no reason")
         if workload.name == "W1 DNN" and mode == TESTED:
             raise Differs("ours does not compute what the plain loop does")
-        others = {one.name: entrant(one.name, 1.0, trainers=10, plan={}) for one in entrants if one.name != "ours"}
+        facts = {"trainers": 10, "plan": {"runner": "stacked"}}
+        others = {one.name: entrant(one.name, 1.0, **facts) for one in entrants if one.name != "ours"}
         return {**piece(mode, **others), "workload": workload.name}
 
     def python(name: str, cache: Path) -> Path:
