@@ -28,6 +28,7 @@ class Settings:
     ordered: bool = False  # rows are taken in the order given: no shuffling
     double: bool = False  # in float64
     method: str = "FedAvg"
+    plan: dict[str, Any] | None = None  # of this package: how it trains its clients; None: as it finds best
 
 
 @dataclass(frozen=True)

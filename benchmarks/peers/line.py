@@ -1,5 +1,6 @@
 """One process tells another to do rounds: a JSON text a line, from `Process` to the adapter's `Line` and back.
 
+                                                                      -> {"here": true}
     {"do": "prepare", "bundle": PATH, "options": {"evaluate": true}}   -> {"ready": true}
     {"do": "rounds", "count": 5}    -> {"passed": SECONDS, "processor": SECONDS}
     {"do": "save", "path": PATH}    -> {"saved": true}          the model, as .npz
@@ -39,6 +40,7 @@ class Line:
     def __init__(self) -> None:
         self.answers = os.fdopen(int(os.environ[ANSWERS]), "w", buffering=1)
         self.kept: Order | None = None  # an order that ended the rounds, and is still to be carried out
+        self.answer(here=True)
 
     def order(self) -> Order:
         if self.kept is not None:
@@ -88,8 +90,9 @@ class Failed(RuntimeError):
 class Process:
     """The other end: an adapter in a process of its own, on one core and thread or with torch's own number."""
 
-    def __init__(self, python: Path, adapter: str, log: Path, one_core: bool):
+    def __init__(self, python: Path, adapter: str, log: Path, one_core: bool, scratch: Path):
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(FOLDER), os.environ.get("PYTHONPATH", "")])}
+        environment["XDG_CACHE_HOME"] = str(scratch)  # nothing is remembered from another time
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             environment.pop(name, None)
             if one_core:

@@ -65,7 +65,7 @@ class Times:
 
 
 def measured(workload: Workload, mode: str, entrants: Sequence[Entrant], effort: Effort, cache: Path) -> dict[str, Any]:
-    """All entrants on one workload, in turn; what they compute is compared first."""
+    """All entrants on one workload, in turn; then what they compute is compared."""
     began = time.perf_counter()
     whole, logs, one_core = bundle(workload), cache / "logs", mode not in (ALL, TESTED)
     logs.mkdir(exist_ok=True)
@@ -73,16 +73,22 @@ def measured(workload: Workload, mode: str, entrants: Sequence[Entrant], effort:
         scratch = Path(folder)
         processes = {
             entrant: stack.enter_context(
-                closing(Process(entrant.python, entrant.adapter, logs / f"{place} {entrant.adapter}.log", one_core))
+                closing(
+                    Process(entrant.python, entrant.adapter, logs / f"{place} {entrant.adapter}.log", one_core, scratch)
+                )
             )
             for place, entrant in enumerate(entrants)
         }
-        training = {one: process for one, process in processes.items() if one.adapter != "peak"}
-        apart = {kind: compare(whole, training, kind, scratch) for kind in SAME}
+        for process in processes.values():
+            process.hear()  # that it is there: whoever prepares now has the machine for itself
         whole.save(scratch / "whole.npz")
-        prepare(processes, scratch / "whole.npz", evaluate=mode == TESTED)
+        for entrant, process in processes.items():
+            options = {"method": entrant.method, "evaluate": mode == TESTED}
+            process.ask(do="prepare", bundle=str(scratch / "whole.npz"), options=options)
         times = in_turn(processes, effort)
         facts = {entrant.name: process.ask(do="tell") for entrant, process in processes.items()}
+        training = {one: process for one, process in processes.items() if one.adapter != "peak"}
+        apart = {kind: compare(whole, training, kind, facts["ours"].get("plan"), scratch) for kind in SAME}
     return {
         "workload": workload.name, "mode": mode, "data": origin(workload),
         "rows": sum(map(len, whole.train)), "flop": flop_of_a_round(whole),
@@ -93,13 +99,6 @@ def measured(workload: Workload, mode: str, entrants: Sequence[Entrant], effort:
             for entrant, taken in times.items()
         },
     }  # fmt: skip
-
-
-def prepare(processes: Mapping[Entrant, Process], path: Path, evaluate: bool) -> None:
-    for entrant, process in processes.items():
-        process.tell(do="prepare", bundle=str(path), options={"method": entrant.method, "evaluate": evaluate})
-    for process in processes.values():
-        process.hear()
 
 
 def in_turn(processes: Mapping[Entrant, Process], effort: Effort) -> dict[Entrant, Times]:
@@ -123,21 +122,24 @@ def in_turn(processes: Mapping[Entrant, Process], effort: Effort) -> dict[Entran
     return times
 
 
-def compare(whole: Bundle, processes: Mapping[Entrant, Process], kind: str, scratch: Path) -> dict[str, float]:
-    """How far each is after a round from the plain loop in float64, in units of the largest change of a value."""
+def compare(
+    whole: Bundle, processes: Mapping[Entrant, Process], kind: str, plan: Mapping[str, Any] | None, scratch: Path
+) -> dict[str, float]:
+    """How far each is after a round from the plain loop in float64, in units of the largest change of a value. This
+    package does it by the same plan as when it was timed."""
     plain = next((process for entrant, process in processes.items() if entrant.adapter == "plain"), None)
     if plain is None:
         return {}
     files = {"ours": scratch / "ours.npz", "others": scratch / "others.npz"}
     for file, one in zip(files.values(), to_compare(whole, BATCHES[kind]), strict=True):
         one.save(file)
-    right = after_a_round(plain, files["others"], double=True)
+    right = after_a_round(plain, files["others"], {"double": True})
     change = farthest(right, {name: value.numpy() for name, value in whole.values.items()})
     trained = {name for name, _ in whole.net().named_parameters()}
     apart = {}
     for entrant, process in processes.items():
         file = files["ours" if entrant.adapter == "ours" else "others"]
-        found = after_a_round(process, file, double=kind == "float64")
+        found = after_a_round(process, file, {"double": kind == "float64", "plan": plan})
         if not trained <= found.keys():
             raise Differs(f"{entrant.name} gives no {', '.join(sorted(trained - found.keys()))}")
         apart[entrant.name] = farthest(found, right) / change
@@ -149,9 +151,9 @@ def compare(whole: Bundle, processes: Mapping[Entrant, Process], kind: str, scra
     return apart
 
 
-def after_a_round(process: Process, path: Path, double: bool) -> dict[str, np.ndarray]:
+def after_a_round(process: Process, path: Path, options: Mapping[str, Any]) -> dict[str, np.ndarray]:
     saved = path.with_suffix(".after.npz")
-    process.ask(do="prepare", bundle=str(path), options={"double": double})
+    process.ask(do="prepare", bundle=str(path), options=options)
     process.ask(do="rounds", count=1)
     process.ask(do="save", path=str(saved))
     with np.load(saved, allow_pickle=False) as file:

@@ -15,6 +15,7 @@ from fedtailor.driver import Callback
 from fedtailor.method import MethodNote
 from fedtailor.nn import Model, make
 from fedtailor.record import Row
+from fedtailor.runners import planner
 from peers.bundle import Bundle
 from peers.line import Line
 
@@ -67,8 +68,9 @@ def run(bundle: Bundle, line: Line) -> None:
         registry.parse("method", asked.method), model=model, rounds=ENDLESS, cohort=asked.cohort, epochs=1,
         eval_every=1 if asked.evaluate else ENDLESS, batch=asked.batch, lr=asked.lr,
     )  # fmt: skip
+    runner = planner.again(asked.plan) if asked.plan else None
     with contextlib.suppress(Enough):
-        fedtailor.federate(spec, federation, callbacks=[Told(line)])
+        fedtailor.federate(spec, federation, runner=runner, callbacks=[Told(line)])
 
 
 def main() -> None:

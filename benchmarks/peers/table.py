@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from fedtailor.runners.planner import words
 from peers.peak import FLOP
 from peers.workloads import ALL, MODES, ONE, TESTED, WORKLOADS
 
@@ -46,7 +47,7 @@ def speed(pieces: Sequence[Piece], mode: str) -> list[str]:
     found = {piece["workload"]: piece for piece in pieces if piece["mode"] == mode}
     columns = ["fluke", "pfl", *([] if mode == TESTED else ["plain"]), *(["by_hand"] if mode == ONE else [])]
     heads = ["workload", *(NAMES.get(one, one) for one in columns), *(["processor time"] if mode == ONE else [])]
-    heads += ["ours, ms", *([] if mode == TESTED else ["GFLOP/s of the peak"]), "repetitions"]
+    heads += ["ours, ms", *([] if mode == TESTED else ["GFLOP/s of the peak"]), "repetitions", "our plan"]
     lines = [row(heads), row(["---"] * len(heads))]
     for workload in WORKLOADS:
         piece = found.get(workload.name)
@@ -57,7 +58,8 @@ def speed(pieces: Sequence[Piece], mode: str) -> list[str]:
             steady = [ratio(piece, other, "processor") for other in columns]
             cells.append(", ".join(number(value) for value in steady if not math.isnan(value)))
         cells += [f"{1000 * median(piece, 'ours'):.1f}", *([] if mode == TESTED else [share(piece)])]
-        lines.append(row([workload.name, *cells, str(len(piece["entrants"]["ours"]["passed"]))]))
+        ours = piece["entrants"]["ours"]
+        lines.append(row([workload.name, *cells, str(len(ours["passed"])), words(ours["plan"], "")]))
     return lines if len(lines) > 2 else []
 
 
@@ -70,15 +72,15 @@ def share(piece: Piece) -> str:
 def dearness(pieces: Sequence[Piece]) -> list[str]:
     """Methods beside FedAvg, for each client that trains."""
     found = {piece["workload"]: piece for piece in pieces if piece["mode"] not in MODES}
-    lines = [row(["workload", "method", "times FedAvg", "processor time", "runner"]), row(["---"] * 5)]
+    lines = [row(["workload", "method", "times FedAvg", "processor time", "our plan"]), row(["---"] * 5)]
     for workload in WORKLOADS:
         piece = found.get(workload.name)
         for method, limit in workload.dearer.items() if piece else ():
             one, base = piece["entrants"][method], piece["entrants"]["ours"]
             clients = one["trainers"] / base["trainers"]
             passed, processor = (ratio(piece, method, clock) / clients for clock in ("passed", "processor"))
-            runner = one["plan"].get("runner", "")
-            lines.append(row([workload.name, method, cell(passed, limit, at_most=True), number(processor), runner]))
+            cells = [cell(passed, limit, at_most=True), number(processor), words(one["plan"], "")]
+            lines.append(row([workload.name, method, *cells]))
     return lines if len(lines) > 2 else []
 
 

@@ -60,7 +60,8 @@ def by_numpy(bundle: Bundle, rounds: int) -> dict[str, NDArray[np.float64]]:
 def test_the_plain_loop_is_federated_averaging(tmp_path: Path) -> None:
     bundle = small(ordered=True)
     bundle.save(tmp_path / "small.npz")
-    with closing(Process(Path(sys.executable), "plain", tmp_path / "plain.log", one_core=True)) as process:
+    with closing(Process(Path(sys.executable), "plain", tmp_path / "plain.log", True, tmp_path)) as process:
+        process.hear()
         process.ask(do="prepare", bundle=str(tmp_path / "small.npz"), options={})
         process.ask(do="rounds", count=2)
         process.ask(do="save", path=str(tmp_path / "after.npz"))
@@ -143,7 +144,7 @@ def compared(found: Mapping[str, Any], tmp_path: Path, kind: str = "float64") ->
     bundle = small()
     moved = {name: value + 1 for name, value in bundle.values.items()}
     processes = {PLAIN: Known(moved), OURS: Known({**moved, **found})}
-    return compare(bundle, processes, kind, tmp_path)  # type: ignore[arg-type]
+    return compare(bundle, processes, kind, None, tmp_path)  # type: ignore[arg-type]
 
 
 def test_another_result_is_seen(tmp_path: Path) -> None:
@@ -161,7 +162,7 @@ def test_a_result_that_lacks_what_is_trained_is_seen(tmp_path: Path) -> None:
     moved = {name: value + 1 for name, value in small().values.items()}
     processes = {PLAIN: Known(moved), OURS: Known({"head.bias": torch.zeros(3)})}
     with pytest.raises(Differs, match=r"ours gives no head\.weight"):
-        compare(small(), processes, "float64", tmp_path)  # type: ignore[arg-type]
+        compare(small(), processes, "float64", None, tmp_path)  # type: ignore[arg-type]
 
 
 def test_a_bundle_comes_back_from_its_file(tmp_path: Path) -> None:

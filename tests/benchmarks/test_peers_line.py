@@ -42,7 +42,8 @@ def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process
     (package / "sleeper.py").write_text(ADAPTER)
     shutil.copy(line.__file__, package)
     monkeypatch.setattr(line, "FOLDER", tmp_path)
-    with closing(Process(Path(sys.executable), "sleeper", tmp_path / "sleeper.log", one_core=True)) as process:
+    with closing(Process(Path(sys.executable), "sleeper", tmp_path / "sleeper.log", True, tmp_path)) as process:
+        assert process.hear() == {"here": True}
         yield process
 
 

@@ -67,8 +67,8 @@ def test_a_methods_cost_is_that_of_a_client_that_trains() -> None:
     )  # fmt: skip
     _, _, *rows = cells(table.dearness([one]))
     assert rows == [
-        ["W1 MLR", "FedProx", "1.05 (at most 1.1)", "1.05", "stacked"],
-        ["W1 MLR", "FedMCSA", "1.25 (at most 1.1, missed)", "1.25", "stacked"],
+        ["W1 MLR", "FedProx", "1.05 (at most 1.1)", "1.05", "all clients in a stack"],
+        ["W1 MLR", "FedMCSA", "1.25 (at most 1.1, missed)", "1.25", "all clients in a stack"],
     ]
 
 
@@ -95,7 +95,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise Failed("pfl", "ended: for no reason")
         if workload.name == "W1 DNN" and mode == TESTED:
             raise Differs("ours does not compute what the plain loop does")
-        others = {one.name: entrant(one.name, 1.0, trainers=10, plan={}) for one in entrants if one.name != "ours"}
+        facts = {"trainers": 10, "plan": {"runner": "stacked"}}
+        others = {one.name: entrant(one.name, 1.0, **facts) for one in entrants if one.name != "ours"}
         return {**piece(mode, **others), "workload": workload.name}
 
     def python(name: str, cache: Path) -> Path:
@@ -151,6 +152,17 @@ def test_what_was_measured_of_other_code_or_data_is_not_kept(
     assert len(measured) == 3
 
 
+def test_the_code_is_known_by_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "inner" / "one.py"
+    file.parent.mkdir()
+    file.write_text("a = 1")
+    monkeypatch.setattr(beside_peers.fedtailor, "__file__", str(tmp_path / "__init__.py"))
+    before = beside_peers.code()
+    assert beside_peers.code() == before
+    file.write_text("a = 2")
+    assert beside_peers.code() != before
+
+
 def test_a_piece_that_does_not_exist_is_refused(measured: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         beside_peers.main(["W9"])
@@ -195,13 +207,14 @@ def path() -> Iterator[None]:
 
 @pytest.mark.usefixtures("path")
 def test_empty_modules_stand_in_for_what_is_not_installed() -> None:
-    stand_in.stand_in("nowhere", "json")
+    sys.modules.pop("colorsys", None)
+    stand_in.stand_in("nowhere", "colorsys")
     deep = importlib.import_module("nowhere.at.all")
 
     class Child(deep.Parent):  # type: ignore[name-defined, misc]
         pass
 
     assert Child().__class__.__mro__[1].__name__ == "Parent" and deep.style.use()
-    assert json.loads("1") == 1 and importlib.import_module("json") is json, "what is installed is not replaced"
+    assert importlib.import_module("colorsys").rgb_to_hsv(0, 0, 1)[2] == 1, "what is installed is not replaced"
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("somewhere_else")
