@@ -17,7 +17,7 @@ import fedtailor
 from fedtailor.cli import app, main
 
 COMMANDS = (
-    "demo", "run", "compare", "resume", "report", "explain", "list", "inspect", "cite", "data", "reproduce",
+    "demo", "run", "compare", "resume", "tune", "report", "explain", "list", "inspect", "cite", "data", "reproduce",
     "serve", "join", "export", "predict",
 )  # fmt: skip
 
