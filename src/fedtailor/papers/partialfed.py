@@ -24,12 +24,12 @@ HOME = Problem(
     differences=(UNTRAINED, UNSTATED),
 )  # fmt: skip
 PACS = Problem(
-    "PACS", "ResNet-18", "pacs(size=48)", SPLIT, "resnet18", clients=4, rows=7_993, tests=1_998,
+    "PACS", "ResNet-18", "pacs(size=32)", SPLIT, "resnet18", clients=4, rows=7_993, tests=1_998,
     instead_of="Office-Home",
-    differences=("PACS, seven classes at 48 x 48 pixels, in place of Office-Home's 65 at 224", UNTRAINED, UNSTATED),
+    differences=("PACS, seven classes at 32 x 32 pixels, in place of Office-Home's 65 at 224", UNTRAINED, UNSTATED),
 )  # fmt: skip
 FEW = replace(
-    PACS, partition="domain(sites=1, train=200, validation=0, test=200)", data="pacs(size=32)", rows=800, tests=800,
+    PACS, partition="domain(sites=1, train=200, validation=0, test=200)", rows=800, tests=800,
     differences=("PACS, seven classes at 32 x 32 pixels, 200 pictures a domain to train on, in place of Office-Home",
                  UNTRAINED, UNSTATED),
 )  # fmt: skip
