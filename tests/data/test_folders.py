@@ -60,21 +60,25 @@ def test_a_folder_for_each_site_with_folders_of_classes(home: Path, tmp_path: Pa
 
 
 def test_a_folder_called_images_between_is_no_class_and_no_site(home: Path, tmp_path: Path) -> None:
-    put(tmp_path / "a" / "images" / "ill" / "1.png")
-    put(tmp_path / "b" / "well" / "images" / "1.png")
-    found = pictures(str(tmp_path), size=8)
+    root = tmp_path / "mine"
+    root.mkdir()
+    put(root / "a" / "images" / "ill" / "1.png")
+    put(root / "b" / "well" / "images" / "1.png")
+    found = pictures(str(root), size=8)
     assert found.classes == ("ill", "well") and found.owner_names == ("a", "b")
 
 
 def test_pictures_are_resized_as_a_mean_of_what_they_showed(home: Path, tmp_path: Path) -> None:
     """Left half black, right half white, halved in size: each column is of one colour, the middle may mix."""
+    root = tmp_path / "mine"
+    root.mkdir()
     image = np.zeros((16, 16, 3), np.uint8)
     image[:, 8:] = 255
-    (tmp_path / "c").mkdir()
-    Image.fromarray(image).save(tmp_path / "c" / "1.png")
-    (tmp_path / "d").mkdir()
-    Image.fromarray(image[:, ::-1]).save(tmp_path / "d" / "1.png")
-    row = pictures(str(tmp_path), size=8).x[0, 0, 3].tolist()
+    (root / "c").mkdir()
+    Image.fromarray(image).save(root / "c" / "1.png")
+    (root / "d").mkdir()
+    Image.fromarray(image[:, ::-1]).save(root / "d" / "1.png")
+    row = pictures(str(root), size=8).x[0, 0, 3].tolist()
     assert row[:3] == [0, 0, 0] and row[5:] == [255, 255, 255] and row == sorted(row)
 
 
@@ -94,23 +98,36 @@ def test_files_out_of_place_are_named(files: list[str], words: str, home: Path, 
 
 
 def test_what_is_no_picture_is_named(home: Path, tmp_path: Path) -> None:
-    put(tmp_path / "cat" / "1.png")
-    (tmp_path / "cat" / "2.jpg").write_bytes(png(RED)[:40])
+    root = tmp_path / "mine"
+    root.mkdir()
+    put(root / "cat" / "1.png")
+    (root / "cat" / "2.jpg").write_bytes(png(RED)[:40])
     with pytest.raises(WrongInput, match=r"cat/2.jpg cannot be read as a picture \(.*\); replace it or take it away"):
-        pictures(str(tmp_path), size=8)
+        pictures(str(root), size=8)
+    (root / "cat" / "2.jpg").unlink()
+    (root / "cat" / "3.HEIC").write_bytes(b"a telephone's")
+    with pytest.raises(WrongInput, match=r"cat/3.HEIC is of a format that is not read; make it a .png or .jpg"):
+        pictures(str(root), size=8)
+    (root / "cat" / "3.HEIC").unlink()
+    (root / "dog").mkdir()
+    (root / "dog" / "notes.txt").write_text("still to come")
+    with pytest.raises(WrongInput, match=r"no picture file is below .*/dog; put some there, or take the folder away"):
+        pictures(str(root), size=8)
     with pytest.raises(WrongInput, match=r"there is no folder 'nowhere'"):
         pictures("nowhere")
     with pytest.raises(WrongInput, match=r"size=4 is not possible; .* from 8 to 1024"):
-        pictures(str(tmp_path), size=4)
+        pictures(str(root), size=4)
 
 
 def test_without_pillow_the_message_names_the_line_to_install_it(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(tmp_path / "cat" / "1.png")
+    root = tmp_path / "mine"
+    root.mkdir()
+    put(root / "cat" / "1.png")
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
     with pytest.raises(WrongInput, match=r"pip install 'fedtailor\[images\]'"):
-        pictures(str(tmp_path), size=8)
+        pictures(str(root), size=8)
 
 
 # ---------- decoded once ----------

@@ -127,7 +127,7 @@ def predict(
     card, module = exports.read(model)
     typer.echo("file,row,label,probability")
     for file in files:
-        for row, (label, probability) in enumerate(exports.predict(card, module, exports.rows_of(file, card.shape))):
+        for row, (label, probability) in enumerate(exports.predict(card, module, exports.rows_of(file, card))):
             typer.echo(f"{file},{row},{label},{probability:.4f}")
 
 
