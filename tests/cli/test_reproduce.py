@@ -40,6 +40,7 @@ def test_the_list_names_every_table_with_a_time(call: Call) -> None:
     for name in papers.TABLES:
         assert name in ended.out
     assert re.search(r"\d+ (s|min|h)", ended.out) and "factor of two" in ended.err
+    assert not re.search(r"\b1 cells|\b\d{3,} h\b", ended.out)
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,8 @@ def list_tables() -> None:
                 continue
             cells = table.cells(scale)
             works = {cell.folder: effort.seconds(cell) for cell in cells}
-            times.append(f"{words.duration(slower * sum(works.values()) / cores)}\n{len(cells)} cells")
+            count = f"{len(cells)} cell{'s' if len(cells) > 1 else ''}"
+            times.append(f"{words.duration(slower * sum(works.values()) / cores)}\n{count}")
         screen.add_row(Text(name), Text(table.title), *times)
     console().print(screen)
     for scale, meaning in SCALES.items():
