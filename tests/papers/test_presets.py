@@ -83,6 +83,20 @@ def test_what_differs_from_the_paper_is_said(name: str, scale: Scale) -> None:
             assert instead(cell).problem.instead_of == cell.problem.label and not instead(cell).comparable
 
 
+@pytest.mark.parametrize(("name", "scale"), EVERY)
+def test_weights_that_are_not_the_methods_own_are_said(name: str, scale: Scale) -> None:
+    """pFedMe's mean over clients is uniform by its definition; where it counts by size, the cell says so."""
+    for cell in TABLES[name].cells(scale):
+        own = registry.parse("method", cell.method).weighting
+        if cell.method.startswith("pFedMe(") and cell.settings.get("weighting", own) != own:
+            assert any("weighted by size" in text for text in cell.all_differences), cell
+
+
+def test_a_target_of_ours_is_called_a_guess() -> None:
+    for name in ("fedham:table3", "fedham:table4"):
+        assert "60 % is a guess of ours" in TABLES[name].about and "70 and 80 %" in TABLES[name].about
+
+
 def test_the_row_of_training_alone_is_there() -> None:
     for found in TABLES.values():
         for scale in found.eligible:
