@@ -135,6 +135,7 @@ def test_rows_of_a_table_are_prepared_as_those_learned_from(call: Call) -> None:
     Path("further.csv").write_text("colour,size,weight\nred,many,1\n")
     wrong = call("predict", "m.safetensors", "further.csv")
     assert wrong.code == 2 and "further.csv, line 2: 'many' under 'size' is no number" in wrong.err
+    assert wrong.out == ""
 
 
 def test_a_picture_is_prepared_as_those_learned_from(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,6 +113,10 @@ def test_what_is_no_picture_is_named(home: Path, tmp_path: Path) -> None:
     (root / "dog" / "notes.txt").write_text("still to come")
     with pytest.raises(WrongInput, match=r"no picture file is below .*/dog; put some there, or take the folder away"):
         pictures(str(root), size=8)
+    (root / "dog" / "notes.txt").unlink()
+    (root / "dog").rmdir()
+    with pytest.raises(WrongInput, match=r"are in one class, 'cat', so there is nothing to tell apart"):
+        pictures(str(root), size=8)
     with pytest.raises(WrongInput, match=r"there is no folder 'nowhere'"):
         pictures("nowhere")
     with pytest.raises(WrongInput, match=r"size=4 is not possible; .* from 8 to 1024"):
@@ -165,12 +169,13 @@ def test_long_decoding_and_a_cache_that_cannot_be_written_are_said(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(tmp_path / "mine" / "cat" / "1.png")
+    put(tmp_path / "mine" / "dog" / "1.png")
     (tmp_path / "cache").write_text("a file where the folder should be")
     with pytest.warns(DataNote, match="the pictures cannot be kept as"):
         pictures(str(tmp_path / "mine"), size=8)
     (tmp_path / "cache").unlink()
     monkeypatch.setattr(decoding, "MANY", 1)
-    with pytest.warns(DataNote, match="pictures-mine: 1 pictures are being decoded, and kept as .*safetensors"):
+    with pytest.warns(DataNote, match="pictures-mine: 2 pictures are being decoded, and kept as .*safetensors"):
         pictures(str(tmp_path / "mine"), size=8)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

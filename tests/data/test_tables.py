@@ -99,6 +99,17 @@ WRONG = {
     "after a value over two lines": (
         'site,note,ill\na,"x\ny",no\nb,z\n', {}, r"t.csv, line 4: 2 values, and the header names 3 columns"
     ),
+    "a quotation mark not closed": (
+        CSV.replace("30,60", '"30,60'), {},
+        r"t.csv, line 2: 2 values, .* \(the row goes on to line 5: is a quotation mark not closed\?\)",
+    ),
+    "in a row over two lines": (
+        'site,x,note,ill\na,oops,"p\nq",no\nb,1,r,yes\n', {"skip": ("note",)}, r"t.csv, line 2: 'oops' under 'x'"
+    ),
+    "no value to predict": (
+        CSV.replace("80", ""), {"label": "pulse", "task": "regression", "skip": ("ill",)},
+        r"t.csv, line 3: pulse is missing or no finite number; fill it in or take the row out",
+    ),
     "too many cells": (CSV + "south,1,2,no,yes\n", {}, r"t.csv, line 6: 5 values, and the header names 4 columns"),
     "no number": (CSV.replace("70", "7O"), {}, r"t.csv, line 4: '7O' under 'pulse' is no number; .*skip=\('pulse',\)"),
     "no number after a value over two lines": (
@@ -131,6 +142,8 @@ def test_wrong_input_is_named_with_its_line(name: str, tmp_path: Path) -> None:
 def test_files_and_folders_that_are_no_tables(tmp_path: Path) -> None:
     with pytest.raises(WrongInput, match="there is no file"):
         table(str(tmp_path / "t.csv"), label="y")
+    with pytest.raises(WrongInput, match=r"there is no file or folder .*nowhere; give a table or a folder of tables"):
+        table(str(tmp_path / "nowhere"), label="y")
     with pytest.raises(WrongInput, match=r"is no known table; give a .csv, .csv.gz or .parquet file"):
         table(write(tmp_path / "t.xlsx", ""), label="y")
     with pytest.raises(WrongInput, match=r"holds no .csv"):
@@ -254,6 +267,7 @@ def test_whole_numbers_are_words_and_y_with_a_point_is_a_value(tmp_path: Path) -
     ({"x": np.zeros((3, 2))}, r"a.npz must hold x and y, or x_train, .*; it holds x"),
     ({"x": np.zeros((3, 2)), "y": [0, 1]}, r"a.npz: y has 2 rows and x has 3"),
     ({"x": np.zeros((3, 2)), "y": [0, 1, 2], "site": [1]}, r"a.npz: site has 1 rows and x has 3"),
+    ({"x": np.zeros((2, 3)), "y": [0, 1], "part": [0, 7]}, r"a.npz: part must be 0, 1 or 2 in each row"),
     ({"x": np.array(["a", "b"]), "y": [0, 1]}, r"a.npz: x is <U1; give numbers, bytes for pictures"),
     ({"x": np.zeros((2, 5, 5, 2), np.uint8), "y": [0, 1]}, r"x is bytes of shape \(2, 5, 5, 2\); pictures are"),
     ({"x": np.zeros((2, 5)), "y": ["a", "b"], "classes": ["a", "b"]}, r"with classes, y must be whole numbers"),

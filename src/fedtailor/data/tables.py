@@ -82,6 +82,8 @@ def read_sheet(path: Path) -> Sheet:
         return read_parquet(path)
     if ".csv" in suffixes[-2:] or ".tsv" in suffixes[-2:]:
         return read_csv(path)
+    if not path.exists():
+        raise WrongInput(f"there is no file or folder {path}; give a table or a folder of tables")
     raise WrongInput(f"{path} is no known table; give a .csv, .csv.gz or .parquet file")
 
 
@@ -109,8 +111,10 @@ def read_csv(path: Path, text: str | None = None) -> Sheet:
     header: list[str] = []
     rows: list[list[str]] = []
     lines: list[int] = []
+    end = 0
     try:
         for row in reader:
+            line, end = end + 1, reader.line_num  # a value in quotation marks may go over several
             if not any(row):
                 continue
             if not header:
@@ -118,11 +122,12 @@ def read_csv(path: Path, text: str | None = None) -> Sheet:
                 continue
             if len(row) != len(header):
                 raise WrongInput(
-                    f"{path}, line {reader.line_num}: {len(row)} values, and the header names {len(header)} columns; "
-                    "write one value for each, in quotation marks where it holds a comma"
+                    f"{path}, line {line}: {len(row)} values, and the header names {len(header)} columns; write one "
+                    "value for each, in quotation marks where it holds a comma"
+                    + (f" (the row goes on to line {end}: is a quotation mark not closed?)" if end > line else "")
                 )
             rows.append(row)
-            lines.append(reader.line_num)
+            lines.append(line)
     except csv.Error as error:
         raise WrongInput(f"{path}, line {reader.line_num}: {error}") from None
     twice = next((name for name in header if header.count(name) > 1), None)
@@ -283,13 +288,21 @@ def further_rows(path: Path, columns: Sequence[Column]) -> NDArray[np.float32]:
         if word is not None:
             values = np.array([found == word for found in sheet.words(name)], np.float64)
         else:
-            values = sheet.numbers(name)
-            gaps = np.flatnonzero(~np.isfinite(values))
-            if len(gaps):
-                line = sheet.lines[gaps[0]]
-                raise WrongInput(f"{path}, line {line}: {name} is missing or no finite number; fill it in")
+            values = finite(sheet, name)
         made.append((values - mean) / deviation)
     return np.stack(made, 1).astype(np.float32)
+
+
+def finite(sheet: Sheet, name: str) -> Numbers:
+    """A column without gaps."""
+    values = sheet.numbers(name)
+    gaps = np.flatnonzero(~np.isfinite(values))
+    if len(gaps):
+        line = sheet.lines[gaps[0]]
+        raise WrongInput(
+            f"{sheet.path}, line {line}: {name} is missing or no finite number; fill it in or take the row out"
+        )
+    return values
 
 
 def parts_of(found: Sequence[Sheet], part: str | None) -> NDArray[np.int64] | None:
@@ -310,10 +323,7 @@ def parts_of(found: Sequence[Sheet], part: str | None) -> NDArray[np.int64] | No
 def labels_of(found: Sequence[Sheet], label: str, task: str) -> tuple[torch.Tensor, tuple[str, ...]]:
     """The number of each row's class, and the classes in order; or the values of a regression."""
     if task == "regression":
-        values = np.concatenate([sheet.numbers(label) for sheet in found])
-        if not np.isfinite(values).all():
-            rows = sum(len(sheet.words(label)) for sheet in found)  # says where one is missing
-            raise WrongInput(f"table: a value of {label} is infinite, among {rows} rows")
+        values = np.concatenate([finite(sheet, label) for sheet in found])
         return torch.from_numpy(values.astype(np.float32)), (label,)
     words = [word for sheet in found for word in sheet.words(label)]
     numbers, names = numbered(words)
