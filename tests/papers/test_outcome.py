@@ -12,11 +12,12 @@ from small_table import SMALL_TABLE, small_cell
 
 from fedtailor.papers import TABLES, page
 from fedtailor.papers.counting import number_of
-from fedtailor.papers.kept import read_table
+from fedtailor.papers.kept import Kept, read_table
 from fedtailor.papers.outcome import Outcome, outcome
 from fedtailor.papers.preset import Cell, Number, Reading, instead
 from fedtailor.papers.published import Key
 from fedtailor.papers.record import Record
+from fedtailor.papers.reproduction import summary
 from fedtailor.registry import WrongInput
 
 SHORT = "2 rounds"
@@ -83,6 +84,7 @@ def test_fewer_rows_than_the_paper_tested_on_are_noted_and_not_judged() -> None:
     assert list(found.notes) == ["20% of MNIST is at hand: tested on 90 rows, not 450"]
     assert lines(found)["FedAvg"][4:] == ("+0.00", "not compared", "1")
     assert lines(found)["FedMCSA"][4:] == ("+0.00", "met", ""), "a few rows fewer are no other setting"
+    assert "| `fedmcsa:table2` | full | 2 of 5 | 1 of 1 | 1 of 1 |" in summary([Kept(found, "", (), ())])
 
 
 def test_what_stands_in_is_shown_without_a_difference() -> None:

@@ -131,6 +131,38 @@ def test_settings_of_the_papers_own_scale() -> None:
     assert len(TABLES["fedmcsa:table2"].cells("full")) == 8 * 7 + 2
 
 
+def settings_of(name: str, row: str, *keys: str) -> dict[str, tuple[object, ...]]:
+    """Some settings of a row at the paper's own scale, by problem."""
+    cells = [cell for cell in TABLES[name].cells("full") if cell.row == row]
+    return {cell.problem.name: tuple(cell.settings[key] for key in keys) for cell in cells}
+
+
+def test_settings_that_go_with_the_problem() -> None:
+    """By hand, from the texts: FedHAM trains its stations for two epochs and 175 rounds; FedALA's rate is 0.1 on
+    MNIST, on the news and with the ResNet, else 0.005. Of FedMCSA, pFedMe's rates are those of the code below it."""
+    [pictures, stations] = settings_of("fedham:table2", "FedHAM", "rounds", "epochs", "lr", "batch").values()
+    assert pictures == (150, 1, 0.02, 32) and stations == (175, 2, 0.01, 32)
+    assert set(settings_of("pfedla:table1", "FedBN + CA", "rounds", "epochs", "batch", "lr", "weighting").values()) == {
+        (100, 1, 32, 0.01, "uniform")
+    }
+    rates = settings_of("fedala:table2", "FedALA", "lr")
+    assert {name for name, lr in rates.items() if lr == (0.1,)} == {"MNIST/CNN", "TINY*/ResNet-18", "AG News/fastText"}
+    assert set(rates.values()) == {(0.1,), (0.005,)}
+    rates = settings_of("fedmcsa:table2", "pFedMe", "lr")
+    assert rates == {
+        **{f"{data}/{network}": (0.01,) for data in ("Synthetic", "CIFAR10") for network in ("MLR", "DNN")},
+        **{f"{data}/MLR": (0.1,) for data in ("MNIST", "FMNIST")}, **{f"{d}/DNN": (0.09,) for d in ("MNIST", "FMNIST")},
+    }  # fmt: skip
+
+
+def test_the_scale_of_attention_is_fifty_but_for_one_problem_where_that_is_said() -> None:
+    for cell in TABLES["fedmcsa:table2"].cells("full"):
+        if "sigma=" in cell.method:
+            wider = cell.problem.name == "Synthetic/DNN"
+            assert ("sigma=100.0" if wider else "sigma=50.0") in cell.method
+            assert any(text.startswith("sigma 100") for text in cell.differences) is wider
+
+
 # ---------- the printed numbers ----------
 
 
