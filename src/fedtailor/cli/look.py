@@ -136,13 +136,14 @@ def inspect_(
 
     federation = load(data or "digits")
     chosen = registry.parse("method", method or "fedavg")
+    called = registry.tidy("method", method or "fedavg")
     spec = RunSpec.of(federation, chosen, model=model, buffers=buffers, rounds=1, steps=1, cohort=1)
     driver = Driver(spec, federation)
     smallest = min(range(driver.data.n), key=lambda i: len(driver.sites[i].rows))
     down, up, _ = exchange(driver, smallest, [smallest], 1)
     arch, screen = driver.arch, console()
     layer = {name: layer for layer, names in arch.layers.items() for name in names}
-    table = RichTable(title=f"{model or federation.model} under {chosen!r}, on {federation.name}", title_justify="left")
+    table = RichTable(title=f"{model or federation.model} under {called}, on {federation.name}", title_justify="left")
     for title in ("Tensor", "Layer", "Role", "Kept"):
         table.add_column(title)
     for title in ("Shape", "Down", "Up"):
