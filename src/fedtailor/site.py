@@ -135,14 +135,15 @@ def play(site: Site, kept: State, got: Received | None, round: int, examine: boo
     """A round of training, or nothing where it diverged. Without a message the client goes on from what it kept."""
     run, method = site.common, site.common.method
     client = site.client(round)
-    with site.randomness("fit", round):
-        if got is None:
-            got = Received(model=kept["anchor"], me=site.number)
-            model, state = kept["trained"], kept["method"]
-        else:
-            got = replace(got, model={**got.model, **kept["personal"]})
+    if got is None:
+        got = Received(model=kept["anchor"], me=site.number)
+        model, state = kept["trained"], kept["method"]
+    else:
+        got = replace(got, model={**got.model, **kept["personal"]})
+        with site.randomness("start", round):
             model, state = method.start(client, kept["method"], got)
-        client = replace(client, meter=type(client.meter)())  # what is reported is the training, not the start
+    client = replace(client, meter=type(client.meter)())  # what is reported is the training, not the start
+    with site.randomness("fit", round):  # anew: a start may draw for as long as any of the clients beside it goes on
         fitted = method.fit(client, state, model, got)
     fitted = Fitted(tree.detach(fitted.model), tree.detach(fitted.state), tree.detach(fitted.extra))
     if site.diverged(client.meter, fitted):
