@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -121,13 +122,13 @@ def embedding(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return wrapped(out)
 
 
-_generators: list[list[torch.Generator]] = []
+_generators: list[Callable[[], list[torch.Generator]]] = []
 
 
 @contextmanager
-def drawing_from(seeds: Sequence[int]) -> Iterator[None]:
-    """Dropout draws each lane's mask from a generator of its own."""
-    _generators.append([torch.Generator().manual_seed(seed) for seed in seeds])
+def drawing_from(seeds: Callable[[], Sequence[int]]) -> Iterator[None]:
+    """Dropout draws each lane's mask from a generator of its own; they are made when the first is drawn."""
+    _generators.append(cache(lambda: [torch.Generator().manual_seed(seed) for seed in seeds()]))
     try:
         yield
     finally:
@@ -141,7 +142,7 @@ def dropout(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         return x
     if not _generators or not is_lanes(x):
         raise OneByOne("dropout outside training")
-    draws, [x] = _generators[-1], stacks(x)
+    draws, [x] = _generators[-1](), stacks(x)
     if len(x) != len(draws):
         which = _selection[-1][1]
         places = range(len(draws))[which] if isinstance(which, slice) else which.tolist()

@@ -61,13 +61,19 @@ def chosen(**ways: Any) -> dict[str, Any]:
 def working(threads: int, products: str = "") -> Iterator[None]:
     """Torch's threads within an operation, and how it multiplies matrices (`medium` may be faster); both put back."""
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision(products or before[1])
+    change(threads, products or before[1])
     try:
         yield
     finally:
-        torch.set_num_threads(before[0])
-        torch.set_float32_matmul_precision(before[1])
+        change(*before)
+
+
+def change(threads: int, products: str) -> None:
+    """Only what is not so: torch forgets the convolutions that it has prepared when it is told of threads."""
+    if threads != torch.get_num_threads():
+        torch.set_num_threads(threads)
+    if products != torch.get_float32_matmul_precision():
+        torch.set_float32_matmul_precision(products)
 
 
 @contextmanager
