@@ -74,6 +74,7 @@ class Workers:
         crew, self.crew = self.crew, []
         for worker in crew:
             worker.stop()
+        self.within.end()
 
     def train(self, work: Iterable[Work], round: int, examine: bool) -> Iterator[Reply]:
         return self.shared_out(list(work), {"do": "train", "round": round, "examine": examine})
