@@ -33,11 +33,11 @@ def cnn4(*, classes: int, shape: tuple[int, ...]) -> nn.Sequential:
         OrderedDict(
             input=Input(shape),
             conv1=nn.Conv2d(shape[0], 32, KERNEL),
+            pool1=nn.MaxPool2d(2),  # before the ReLU: the same, on a quarter of the numbers
             relu1=nn.ReLU(),
-            pool1=nn.MaxPool2d(2),
             conv2=nn.Conv2d(32, 64, KERNEL),
-            relu2=nn.ReLU(),
             pool2=nn.MaxPool2d(2),
+            relu2=nn.ReLU(),
             flatten=nn.Flatten(),
             fc1=nn.Linear(64 * _pixels_left(shape), 512),
             relu3=nn.ReLU(),
@@ -75,10 +75,11 @@ def normed_block(
     number: int, conv: nn.Conv2d, pool: nn.Module | None, attention_at: Literal["block", "conv"]
 ) -> dict[str, nn.Module]:
     """Convolution, batch norm, ReLU and pooling, with a place for attention after all of them ("block", as in
-    pFedLA's tables) or after the convolution and its norm ("conv", nearer to its text)."""
+    pFedLA's tables) or after the convolution and its norm ("conv", nearer to its text). The largest of some numbers is
+    taken before the ReLU, which is the same on fewer numbers."""
     channels = conv.out_channels
     layer = {f"conv{number}": conv, f"bn{number}": nn.BatchNorm2d(channels)}
-    rest: dict[str, nn.Module] = {f"relu{number}": nn.ReLU(), **({f"pool{number}": pool} if pool else {})}
+    rest: dict[str, nn.Module] = {**({f"pool{number}": pool} if pool else {}), f"relu{number}": nn.ReLU()}
     place = {f"attention{number}": Slot(channels)}
     return {**layer, **place, **rest} if attention_at == "conv" else {**layer, **rest, **place}
 
