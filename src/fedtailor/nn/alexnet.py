@@ -75,7 +75,7 @@ def alexnet_small(*, classes: int, shape: tuple[int, ...]) -> nn.Sequential:
         OrderedDict(
             input=Input(shape),
             conv1=nn.Conv2d(shape[0], 64, 3, padding=1),
-            pool1=nn.MaxPool2d(2),  # before the ReLU: the same, on a quarter of the numbers
+            pool1=nn.MaxPool2d(2),
             relu1=nn.ReLU(),
             conv2=nn.Conv2d(64, 192, 3, padding=1),
             pool2=nn.MaxPool2d(2),
