@@ -35,6 +35,8 @@ def fastest(work: Sequence[Work], threads: int, patience: float) -> tuple[Way, f
     def seconds(way: Way) -> float:
         return timed(way, parts if isinstance(way, Stacked) else parts[:FEW], threads)
 
+    alone = least = seconds(best)
+
     def tried(way: Way) -> None:
         """In the place of the best where it is faster, also than the best is now: other work may have slowed that."""
         nonlocal best, least
@@ -42,8 +44,6 @@ def fastest(work: Sequence[Work], threads: int, patience: float) -> tuple[Way, f
             found = seconds(way)
             if found < BETTER * least and found < BETTER * seconds(best):
                 best, least = way, found
-
-    alone = least = seconds(best)
 
     for layout in layouts(parts[0].site.common.arch):
         tried(Sequential(threads, layout))
