@@ -112,6 +112,14 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "grouped convolution": (
         lambda x, w: F.conv2d(x, w, groups=2), (values(2, 4, 5, 5), values(6, 2, 3, 3))),
     "convolution along a line": (lambda x, w: F.conv1d(x, w, padding=1), (values(2, 1, 6), values(1, 1, 3))),
+    "of many channels": (
+        lambda x, w, b: F.conv1d(x, w, b, padding=(2,)), (values(2, 4, 6), values(5, 4, 4), values(5))),
+    "of one place": (lambda x, w, b: F.conv1d(x, w, b), (values(2, 4, 6), values(5, 4, 1), values(5))),
+    "of a long line": (lambda x, w: F.conv1d(x, w, padding=1), (values(2, 64, 400), values(2, 64, 3))),
+    "in steps": (lambda x, w: F.conv1d(x, w, stride=2), (values(2, 4, 6), values(5, 4, 2))),
+    "in groups": (lambda x, w: F.conv1d(x, w, groups=2), (values(2, 4, 6), values(6, 2, 2))),
+    "with gaps": (lambda x, w: F.conv1d(x, w, dilation=(2,)), (values(2, 4, 6), values(5, 4, 2))),
+    "as long as before": (lambda x, w: F.conv1d(x, w, padding="same"), (values(2, 4, 6), values(5, 4, 3))),
     "max pooling": (lambda x: F.max_pool2d(x, 2), (values(2, 3, 6, 6),)),
     "adaptive pooling": (lambda x: F.adaptive_avg_pool2d(x, (2, 2)), (values(2, 3, 6, 6),)),
     "batch norm of common statistics": (

@@ -30,6 +30,9 @@ from fedtailor.lanes.value import (
 
 def elementwise(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Operations that broadcast: a client's value of fewer dimensions gets them after the lanes."""
+    if len(args) == 1 and not kwargs:  # the commonest, and nothing to broadcast over
+        out = func(*args)
+        return args[0] if out is args[0] else wrapped(out)
     tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
     if len(tensors) > 1 and not alike(tensors):
         most = max(map(depth, tensors))

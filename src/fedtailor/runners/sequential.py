@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fedtailor.runners import Exams, Work
+from fedtailor.runners import Exams, Work, memory
 from fedtailor.site import Reply, Site, finished, model_of, take_exam, take_part
 from fedtailor.tree import Tree
 
@@ -26,7 +26,7 @@ class Sequential:
         pass
 
     def end(self) -> None:
-        pass
+        memory.give_back()
 
     def train(self, work: Iterable[Work], round: int, examine: bool) -> Iterator[Reply]:
         with working(self.threads, self.products):
@@ -60,6 +60,7 @@ def chosen(**ways: Any) -> dict[str, Any]:
 @contextmanager
 def working(threads: int, products: str = "") -> Iterator[None]:
     """Torch's threads within an operation, and how it multiplies matrices (`medium` may be faster); both put back."""
+    memory.keep_freed()
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
     change(threads, products or before[1])
     try:

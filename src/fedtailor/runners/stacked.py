@@ -21,7 +21,7 @@ from fedtailor import schedule, tree
 from fedtailor.lanes import OneByOne, drawing_from, is_lanes, lanes, raw, selected
 from fedtailor.local import Client, Meter
 from fedtailor.method import Fitted, Received
-from fedtailor.runners import Exams, Work
+from fedtailor.runners import Exams, Work, memory
 from fedtailor.runners.lane_client import LaneClient
 from fedtailor.runners.lane_losses import LaneMeter, Unequal
 from fedtailor.runners.sequential import Sequential, chosen, working
@@ -81,7 +81,7 @@ class Stacked:
         pass
 
     def end(self) -> None:
-        pass
+        memory.give_back()
 
     def train(self, work: Iterable[Work], round: int, examine: bool) -> Iterator[Reply]:
         def one_by_one(chunk: Sequence[Work]) -> Iterator[Reply]:
