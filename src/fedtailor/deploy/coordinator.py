@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from fedtailor import schedule, tree
-from fedtailor.deploy import replies, robust, wire
+from fedtailor.deploy import replies, robust, slots, wire
 from fedtailor.deploy.envelope import Letter
-from fedtailor.deploy.mail import GREETING, Mail
+from fedtailor.deploy.mail import GREETING, Mail, Part
 from fedtailor.deploy.outline import outline
 from fedtailor.deploy.replies import Reader
-from fedtailor.deploy.wire import BadMessage
+from fedtailor.deploy.wire import BadMessage, Room
 from fedtailor.driver import Driver
 from fedtailor.method import Fed, Received
 from fedtailor.record import to_json, write_atomically
@@ -32,7 +32,6 @@ from fedtailor.site import Reply, Site
 from fedtailor.spec import RunSpec
 from fedtailor.tree import State, Tree
 
-Part = tuple[Mapping[str, Any], State]
 T = TypeVar("T")
 
 
@@ -46,6 +45,8 @@ class Coordinator(Driver):
         self.outline = outline(settings.name, settings.form, mail.names, mail.groups, self.held(), spec.model)
         self.remote = Remote(self)
         super().__init__(spec, self.outline, self.remote)
+        self.first_length = robust.length(tree.drop(self.initial, self.private))
+        self.initial = slots.outlines_of(self.initial)  # nobody is to begin here, and the values are large
         self.combine = robust.read(mail.settings.combine)
         self.note_rows()
 
@@ -82,10 +83,20 @@ class Coordinator(Driver):
             uploads = self.combine(uploads, self.message(payload, 0, cohort[0]).model)
         return super().aggregate(fed, server, uploads)
 
+    def stacked(self, uploads: Sequence[State]) -> State:
+        return slots.stack(uploads)
+
     def reader(self, sent: Tree) -> Reader:
-        example = tree.drop(self.initial, self.private)
-        classes = len(self.federation.classes)
-        return Reader(self.task, classes, example, self.private, sent, self.mail.settings.norm_limit)
+        """Reads answers to a message with the model `sent`; without one, the first model says what is long."""
+        length = robust.length(sent) if sent else self.first_length
+        return Reader(
+            self.task, len(self.federation.classes), self.example(), self.private,
+            self.mail.settings.norm_limit * (1 + length),
+        )  # fmt: skip
+
+    def example(self) -> Tree:
+        """A model as it is uploaded, without its values."""
+        return tree.drop(self.initial, self.private)
 
     def base(self, i: int) -> int:
         """The round whose state a site goes on from."""
@@ -145,7 +156,8 @@ class Remote:
             parts[i] = question(round, int(one.kept["round"]), one.got, examine=examine, early=early)
         reader, need = driver.reader(sent), min(self.mail.settings.quorum, len(parts))
         self.boxes.clear()
-        came = dict(self.gather("train", parts, need, lambda i, answer: reader.reply(i, round, answer)))
+        room = slots.Slots(drawn if everybody else parts, driver.example())
+        came = dict(self.gather("train", parts, need, lambda i, answer: reader.reply(i, round, answer), room))
         for i, reason in replies.outliers(came).items():
             self.drop(i, reason)
             del came[i]
@@ -177,10 +189,15 @@ class Remote:
         self.mail.events.note("dropped", self.mail.names[i], reason)
 
     def gather(
-        self, kind: str, parts: Mapping[int, Part], need: int, read: Callable[[int, Letter], T]
-    ) -> Iterator[tuple[int, T]]:
+        self, kind: str, parts: Mapping[int, Part], need: int, read: Callable[[int, Letter], T],
+        room: slots.Slots | None = None,
+    ) -> Iterator[tuple[int, T]]:  # fmt: skip
         """Good answers of the sites that are there; asks again until `need` of them have come."""
         mail, names, came = self.mail, self.mail.names, set[int]()
+
+        def room_of(name: str) -> Room:
+            return room.of(names.index(name)) if room else wire.anywhere
+
         waiting = dict(parts)
         while waiting:
             dropped = [names[i] for i in waiting if names[i] in self.present]
@@ -188,7 +205,7 @@ class Remote:
             self.admit()
             self.present = set(mail.here())
             asked = {names[i]: self.ticketed(i, part) for i, part in waiting.items() if self.is_ready(names[i])}
-            for name, answer in mail.ask(kind, asked, mail.settings.deadline):
+            for name, answer in mail.ask(kind, asked, mail.settings.deadline, room_of):
                 i = names.index(name)
                 del waiting[i]
                 try:
