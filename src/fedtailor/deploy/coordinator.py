@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedtailor import schedule, tree
+from fedtailor.arch import Arch
 from fedtailor.deploy import replies, robust, slots, wire
 from fedtailor.deploy.envelope import Letter
 from fedtailor.deploy.mail import GREETING, Mail, Part
@@ -46,13 +47,20 @@ class Coordinator(Driver):
         self.remote = Remote(self)
         super().__init__(spec, self.outline, self.remote)
         self.first_length = robust.length(tree.drop(self.initial, self.private))
-        self.initial = slots.outlines_of(self.initial)  # nobody is to begin here, and the values are large
+        self.let_go_of_first_values()
         self.combine = robust.read(mail.settings.combine)
         self.note_rows()
 
     def held(self) -> tuple[int, ...]:
         """Training rows of each site; 1 until it says how many."""
         return tuple(self.rows_of[name][0] if name in self.rows_of else 1 for name in self.mail.names)
+
+    def let_go_of_first_values(self) -> None:
+        """Of the network and of its first model only names, types and shapes are needed here, where nobody trains."""
+        self.initial = slots.outlines_of(self.initial)
+        self.arch = Arch(self.arch.net.to("meta"))
+        self.common = replace(self.common, arch=self.arch)
+        self.sites = [self.site(i) for i in range(self.data.n)]
 
     def note_rows(self) -> None:
         """Take over how many rows the sites say they have."""

@@ -6,6 +6,7 @@ nothing to protect them with. Nothing here needs PyTorch, so that the process is
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 import traceback
@@ -64,6 +65,9 @@ def serve_routes(
     )  # fmt: skip
     server = uvicorn.Server(config)
     threading.Thread(target=_follow, args=(state, known, certificate, server, tell), daemon=True).start()
+
+    gc.collect()
+    gc.freeze()  # what is here now stays; what requests leave behind, with megabytes in it, is then found soon
 
     async def run() -> None:
         anyio.to_thread.current_default_thread_limiter().total_tokens = WORKERS
