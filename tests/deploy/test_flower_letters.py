@@ -18,11 +18,13 @@ pytestmark = [pytest.mark.federation, pytest.mark.filterwarnings("ignore")]
 if True:  # what follows is there only with Flower
     from flwr.app import ArrayRecord, Message, RecordDict
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+    from flwr.supercore.task_identity import TaskIdentity
 
     from fedtailor.deploy.flower_letters import CHUNK, NO_LETTER, TooLarge, array, letter_of
 
 
 def objects_of(sealed: Sealed) -> tuple[Any, dict[str, bytes]]:
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
     record = ArrayRecord({"head": array(sealed.head), "body": array(bytes(sealed.body))})
     message = Message(RecordDict({"letter": record}), 1, "train")
     return get_object_tree(message), {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
