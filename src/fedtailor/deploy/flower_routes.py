@@ -6,7 +6,6 @@ nothing to protect them with. Nothing here needs PyTorch, so that the process is
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 import traceback
@@ -17,6 +16,7 @@ from typing import Any
 import anyio.to_thread
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request
+from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE as CHUNK
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.supercore.constant import NodeStatus
@@ -31,8 +31,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from fedtailor.deploy.flower_state import online, open_state
 
 ROUTES = "/v1/fleet/"  # all that sites may reach
-MOST_REQUEST = 8 << 20  # bytes; Flower cuts messages into objects of 5 MB
-OBJECT = 5 << 20
+MOST_REQUEST = CHUNK + (1 << 20)  # bytes
 TELL = 5.0  # seconds between two words on who is there, if it is always the same
 WORKERS = 4  # requests that are worked on at a time: each has a connection to the database with its own cache
 
@@ -66,9 +65,6 @@ def serve_routes(
     server = uvicorn.Server(config)
     threading.Thread(target=_follow, args=(state, known, certificate, server, tell), daemon=True).start()
 
-    gc.collect()
-    gc.freeze()  # what is here now stays; what requests leave behind, with megabytes in it, is then found soon
-
     async def run() -> None:
         anyio.to_thread.current_default_thread_limiter().total_tokens = WORKERS
         await server.serve()
@@ -98,7 +94,7 @@ def bound(largest: int) -> Callable[[Request, Any], Any]:
         asked = getattr(request.state, "protobuf_request", None)
         if isinstance(asked, PushMessagesRequest):
             objects = sum(1 for tree in asked.message_object_trees for _ in iterate_object_tree(tree))
-            if objects > largest // OBJECT + 16 or len(asked.messages_list) != 1:
+            if objects > largest // CHUNK + 16 or len(asked.messages_list) != 1:
                 raise HTTPException(413, "the letter is too large")
         return await call_next(request)
 

@@ -10,6 +10,7 @@ Only the round loop imports PyTorch.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import subprocess
@@ -131,6 +132,7 @@ def link(folder: Folder) -> int:
     from fedtailor.deploy.flower_routes import serve_routes
 
     chosen, keys = folder.settings, folder.path / "keys"
+    collect_often()
     serve_routes(
         folder.path / "link" / "link.db", chosen.listen or chosen.host, chosen.port, keys / "server.crt",
         keys / "server.key", folder.known, chosen.largest_letter, folder.tell_online,
@@ -147,11 +149,19 @@ def loop(folder: Folder) -> int:
 
     for plugin in folder.settings.plugin:
         load_plugin(Path(plugin))
+    collect_often()
     run(
         folder, FlowerLink(folder.path / "link" / "link.db", folder.known, folder.settings.largest_letter),
         lambda text: print(text, file=sys.stderr, flush=True),
     )  # fmt: skip
     return DONE
+
+
+def collect_often() -> None:
+    """The database's sessions are cycles, and each holds a piece of a letter until it is found; what is here stays."""
+    gc.freeze()
+    gc.collect()
+    gc.set_threshold(100, 5, 5)
 
 
 def _end_with(parent: int) -> None:
