@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from pathlib import Path
 
+import memory_link as memory
 import pytest
 import torch
+from small import SmallNet, method_named, small_federation, small_spec
 
-from fedtailor import tree
+from fedtailor import registry, tree
 from fedtailor.deploy import slots, wire
 from fedtailor.tree import State
 
@@ -81,3 +84,25 @@ def test_uploads_of_equal_memory_are_not_taken_for_neighbours() -> None:
     a, b = arrived(room, 2, upload(2)), arrived(room, 5, upload(5))
     assert equal(slots.stack([a, a]), tree.stack([upload(2), upload(2)]))
     assert equal(slots.stack([b, a]), tree.stack([upload(5), upload(2)]))
+
+
+@pytest.mark.parametrize(("method", "there"), [("FedAvg", [True, True, True]), ("FedMCSA", [False, True, True])])
+def test_the_server_copies_no_upload(
+    method: str, there: list[bool], fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where all sites train, the first uploads are asked for, and copied; the rest come with answers."""
+    registry.register("model", "SmallNet")(SmallNet)
+    spec = small_spec(method_named(method), rounds=3, model="SmallNet", cohort=1.0)
+    server, _ = memory.coordinate(spec, small_federation(), tmp_path)
+    seen: list[bool] = []
+
+    def stack(uploads: Sequence[State]) -> State:
+        stacked = slots.stack(uploads)
+        first = uploads[0]["model"]
+        seen.append(all(tensor.data_ptr() == first[name].data_ptr() for name, tensor in stacked["model"].items()))
+        return stacked
+
+    monkeypatch.setattr(server, "stacked", stack)
+    for _ in there:
+        server.step()
+    assert seen == there

@@ -32,13 +32,15 @@ from fedtailor.deploy.flower_letters import NO_LETTER, TooLarge, array, letter_o
 from fedtailor.deploy.flower_state import online, open_state
 from fedtailor.deploy.link import Lost
 
-POLL = 0.05  # seconds
+POLL = 0.05  # seconds between two looks for answers
+LOOK = 1.0  # seconds between two looks for what became of sites and of answers that have not come: that takes longer
 ALIVE = 10.0  # seconds between signs of life of the round loop
 MISSING = (
     "WITH RECURSIVE part(id) AS (SELECT :answer UNION "
     "SELECT child_id FROM object_children JOIN part ON parent_id = part.id) "
     "SELECT COUNT(*) AS missing FROM part LEFT JOIN objects ON object_id = part.id WHERE is_available IS NOT 1"
 )
+ANSWERS = "SELECT COUNT(*) AS new FROM message_res WHERE delivered_at = ''"
 GIVE_AGAIN = (
     "DELETE FROM message_res WHERE reply_to_message_id = :sent",
     "UPDATE message_ins SET delivered_at = '' WHERE message_id = :sent",
@@ -103,20 +105,24 @@ class FlowerLink:
                 else:
                     yield name, Lost("it is away")
                 del letter
+            look = 0.0
             while waiting and time.monotonic() < end:
-                came = False
-                for answer in self.state.get_message_res(waiting.keys() - arriving.keys(), self.run):
-                    sent = answer.metadata.reply_to_message_id
-                    if answer.has_error():
-                        yield waiting.pop(sent), Lost(reason_of(answer.error))
-                    else:
-                        arriving[sent] = waiting[sent], answer.metadata.message_id
+                came, due = False, time.monotonic() > look
+                if due or self.state.query(ANSWERS)[0]["new"]:
+                    for answer in self.state.get_message_res(waiting.keys() - arriving.keys(), self.run):
+                        sent = answer.metadata.reply_to_message_id
+                        if answer.has_error():
+                            yield waiting.pop(sent), Lost(reason_of(answer.error))
+                        else:
+                            arriving[sent] = waiting[sent], answer.metadata.message_id
                 for sent, (name, answer_id) in list(arriving.items()):
                     if self.has_come(answer_id):
                         del arriving[sent], waiting[sent]
                         came = True
                         yield name, self.fetch(answer_id)
-                self.give_again(waiting, arriving, marks)
+                if due:  # after what has come was taken
+                    self.give_again(waiting, arriving, marks)
+                    look = time.monotonic() + LOOK
                 if not came:
                     time.sleep(POLL)
             for name in waiting.values():

@@ -19,6 +19,7 @@ from fedtailor.record import to_json
 from fedtailor.tree import State
 
 GREETING = 60.0  # seconds for an answer that takes no training
+AGAIN = 10.0  # seconds, at least, until a site that gave no good answer to hello is greeted again
 
 Part = tuple[Mapping[str, Any], State]  # a question: what about, and tensors
 
@@ -125,7 +126,7 @@ class Mail:
         }  # fmt: skip
         about = {"form": self.settings.form.to_dict(), "name": self.settings.name, "fedtailor": __version__}
         welcome: list[str] = []
-        self.not_before |= dict.fromkeys(new, time.monotonic() + GREETING)
+        began = time.monotonic()
         for name, letter in self.ask("hello", dict.fromkeys(new, (about, {})), GREETING):
             try:
                 self.guests[name] = guest = read_guest(letter, new[name])
@@ -133,8 +134,10 @@ class Mail:
                 self.events.note("not let in", name, str(error))
                 continue
             welcome.append(name)
-            del self.not_before[name]
             self.events.note("joined", name, rows=guest.rows, have=guest.have)
+        now = time.monotonic()
+        for name in new.keys() - set(welcome):
+            self.not_before[name] = now + max(AGAIN, now - began)  # nobody keeps the others waiting most of the time
         return welcome
 
     def wait(self, wanted: Sequence[str], least: int, patience: float) -> None:

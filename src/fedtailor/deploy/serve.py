@@ -85,11 +85,16 @@ class Part:
         pause = min(LONGEST_BREAK, 0.5 * 2**self.fails) if self.fails else 0.0
         self.not_before = now + pause
         if code not in (DONE, STOPPED, WRONG):
-            self.say(f"the {self.name} ended with code {code}; starting it again")
+            why = "" if self.name == "loop" else f", {self.log} says why"  # the loop says it here
+            self.say(f"the {self.name} ended with code {code}{why}; starting it again")
         return code
 
+    @property
+    def log(self) -> Path:
+        return self.path / "logs" / f"{self.name}.log"
+
     def start(self) -> None:
-        log = self.path / "logs" / f"{self.name}.log"
+        log = self.log
         log.parent.mkdir(mode=0o700, exist_ok=True)
         if log.exists() and log.stat().st_size > LARGEST_LOG:
             os.replace(log, log.with_suffix(".log.1"))
