@@ -188,7 +188,8 @@ class Member:
         model = finished(site, kept, got)
         exam = take_exam(site, model)
         self.store.save_final(about["round"], model)
-        self.store.note("result", {"round": about["round"], "point": place.common.point, **self.metrics(exam)})
+        what = {"round": about["round"], "point": place.common.point, "columns": self.own.columns}
+        self.store.note("result", {**what, **self.metrics(exam)})
         self.finished = True
         self.say(f"the federation has finished; the personal model is in {self.store.path}")
         return {}, {"exam": exam.get(place.me, {})}
