@@ -172,14 +172,19 @@ class Driver:
         down = {i: size + self.public_due(i) for i, size in zip(cohort, sizes, strict=True)}
         examine = number % self.spec.eval_every == 0 or number == self.spec.rounds
         kept = self.kept.copy()
-        replies = {reply.number: reply for reply in self.collect(work, number, examine, kept)}
+        replies: dict[int, Reply] = {}
+        for reply in self.collect(work, number, examine, kept):
+            if reply.upload is not None:
+                uploads[reply.number] = reply.upload
+            replies[reply.number] = replace(reply, upload=None)
         stopped = sorted(i for i, reply in replies.items() if reply.kept is None)
         if stopped and (self.spec.on_nan == "stop" or len(stopped) == len(replies)):
             raise Diverged(self.explain_divergence(stopped, number))
         good = {i: reply for i, reply in sorted(replies.items()) if reply.kept is not None}
         if method.trains != "all":
-            uploads = {i: reply.upload for i, reply in good.items() if reply.upload is not None}
             server = self.aggregate(fed, server, uploads)
+        up = {i: tree.nbytes(upload) for i, upload in uploads.items()}
+        uploads.clear()  # they are as large as models
         trained_at = time.perf_counter()
         marks = self.marks((site, exam) for reply in good.values() for site, exam in reply.exam.items())
         explain: dict[str, Any] = {}
@@ -194,7 +199,7 @@ class Driver:
             "point": self.common.point, **self.results(marks),
             "train_loss": spread(n, {i: reply.loss for i, reply in good.items()}, None),
             "steps": spread(n, {i: reply.steps for i, reply in replies.items()}, 0),
-            "down": spread(n, down, 0), "up": spread(n, {i: tree.nbytes(up) for i, up in uploads.items()}, 0),
+            "down": spread(n, down, 0), "up": spread(n, up, 0),
             "explain": {key: value for key, value in explain.items() if value}, "stopped": stopped,
             "seconds": {"train": total - examining, "evaluate": examining, "total": total},
         }  # fmt: skip
@@ -239,9 +244,12 @@ class Driver:
         index = torch.tensor(numbers)
         how = self.common.method.weighting if self.spec.weighting == "auto" else self.spec.weighting
         weights = fed.sizes[index] if how == "size" else torch.ones(len(numbers), dtype=torch.float64)
-        stacked = {"model": {}, "extra": {}, **tree.stack([uploads[i] for i in numbers])}
+        stacked = {"model": {}, "extra": {}, **self.stacked([uploads[i] for i in numbers])}
         check_impersonal(stacked, self.private, "upload")
         return tree.detach(self.common.method.aggregate(fed, server, stacked, weights / weights.sum(), index))
+
+    def stacked(self, uploads: Sequence[State]) -> State:
+        return tree.stack(uploads)
 
     def message(self, payload: Payload, place: int, number: int) -> Received:
         """A client's own part of a payload."""

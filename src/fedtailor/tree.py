@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+BLOCK = 1 << 22  # values of a large tensor that `mean` looks at at a time
+
 Tree = dict[str, Tensor]
 State = dict[str, Any]
 
@@ -59,7 +61,17 @@ def mean(stacked: Mapping[str, Tensor], weights: Tensor) -> Tree:
         least, most = precise.amin(0), precise.amax(0)  # of which torch's aminmax takes fifteen times as long
         return total.clamp(least, most).to(x.dtype)  # so that equal values (a frozen tensor's) are their own mean
 
-    return join(average, stacked)
+    def by_blocks(x: Tensor) -> Tensor:
+        """The same where each step's tensors would be large."""
+        flat, result = x.view(len(x), -1), x.new_empty(x.shape[1:])
+        values = flat.shape[1]
+        size = 64 * -(-values // (64 * -(-values // BLOCK)))  # blocks much alike: a tiny one is added up in another way
+        for start in range(0, values, size):
+            result.view(-1)[start : start + size] = average(flat[:, start : start + size])
+        return result
+
+    large = {name for name, x in stacked.items() if x[0].numel() > BLOCK and x.is_contiguous() and not x.requires_grad}
+    return {name: by_blocks(x) if name in large else average(x) for name, x in stacked.items()}
 
 
 def sqdist(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Collection[str] | None = None) -> Tensor:
