@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from fedtailor.papers.drawing import Courses, Panel, PerClient, together
 from fedtailor.papers.preset import Cell, Claim, Count, Number, Problem, Reading, Scale, Table
 from fedtailor.papers.published import Key
 
@@ -121,6 +122,14 @@ TABLES = (
             Claim("FedALA is better than training alone", (("FedALA", "Local"),), whose="ours"),
         ),
         about="At the scale reduced four methods run on AG News.",
+        drawings=(
+            Courses(panels=(
+                together("one model", "FedALA", "FedAvg", "FedProx", "FedAvg-C", "FedProx-C", "Per-FedAvg"),
+                together("own models", "FedALA", "FedRep", "pFedMe", "Ditto", "FedPHP", "PartialFed"),
+                together("others' models", "FedALA", "FedAMP", "FedFomo", "APPLE"),
+            )),
+            PerClient(),
+        ),
     ),
     Table(
         "fedala", "table4", "ALA added to nine methods, FedALA's table 4", table4,
@@ -129,5 +138,9 @@ TABLES = (
             Claim("FedAvg with ALA is better than training alone", (("FedAvg+ALA", "Local"),), whose="ours"),
         ),
         about="Of the two data sets CIFAR100 is covered; columns with other heterogeneity and more clients are not.",
+        drawings=(
+            Courses(panels=tuple(Panel(row, {row: "without", f"{row}+ALA": "with ALA"}) for row in WITHIN)),
+            PerClient(),
+        ),
     ),
 )  # fmt: skip

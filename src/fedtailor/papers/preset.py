@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
 
+from fedtailor.papers.drawing import USUAL, Drawing
 from fedtailor.papers.published import Key, Paper, PrintedTable, published
 from fedtailor.registry import WrongInput
 
@@ -173,6 +174,7 @@ class Table:
     margin: float = 0.3  # points up to which two rows count as level
     eligible: tuple[Scale, ...] = ("quick", "reduced", "full")
     about: str = ""  # what is not covered, and why
+    drawings: tuple[Drawing, ...] = USUAL
 
     @property
     def id(self) -> str:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedtailor.papers.preset import Cell, Reading
+from fedtailor.papers.preset import Cell, Quantity, Reading
 from fedtailor.registry import WrongInput
 
 FORMAT = 1
@@ -138,7 +138,7 @@ def read_off(record: Record, reading: Reading) -> float | None:
     elif reading.select == "last":
         found = at_the_end(record, reading)
     else:
-        series = (record.micro if reading.over == "micro" else record.macro).get(reading.metric, [])
+        series = series_of(record, reading)
         by = series if reading.select == "best" else record.validation.get(reading.metric, [])
         found = series[best(by)] if any(value is not None for value in by) else None
     return None if found is None else 100 * found
@@ -169,13 +169,23 @@ def last_learned(record: Record, reading: Reading) -> float | None:
 
 def reached(record: Record, reading: Reading) -> float | None:
     """What it took to reach the target; None where it was not reached."""
-    series = (record.micro if reading.over == "micro" else record.macro).get(reading.metric, [])
+    series = series_of(record, reading)
     at = next((i for i, value in enumerate(series) if value is not None and 100 * value >= reading.target), None)
     if at is None:
         return None
-    if reading.quantity == "models":  # four bytes a parameter; there and back is one exchange
+    return spent(record, at, reading.quantity)
+
+
+def spent(record: Record, at: int, quantity: Quantity) -> float:
+    """What a run took up to one of its tested rounds."""
+    if quantity == "models":  # four bytes a parameter; there and back is one exchange
         return record.bytes[at] / (2 * len(record.clients) * 4 * record.parameters["total"])
-    return record.seconds[at] / 60 if reading.quantity == "minutes" else float(record.rounds[at])
+    return record.seconds[at] / 60 if quantity == "minutes" else float(record.rounds[at])
+
+
+def series_of(record: Record, reading: Reading) -> list[float | None]:
+    """The mean that is meant, after each tested round."""
+    return (record.micro if reading.over == "micro" else record.macro).get(reading.metric, [])
 
 
 def best(values: Sequence[float | None]) -> int:
@@ -187,6 +197,6 @@ def best_round(record: Record, reading: Reading) -> int | None:
     """The round that a number was read off, where it was chosen."""
     if reading.select == "last":
         return None
-    series = (record.micro if reading.over == "micro" else record.macro).get(reading.metric, [])
+    series = series_of(record, reading)
     by = series if reading.select == "best" else record.validation.get(reading.metric, [])
     return record.rounds[best(by)] if any(value is not None for value in by) else None
