@@ -14,6 +14,7 @@ from made_records import OTHER, PROBLEM, SETTINGS, every_cell, made_outcome, mad
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from PIL import Image
 
 from fedtailor.papers import TABLES
 from fedtailor.papers.drawing import USUAL, Bars, Courses, Learned, Panel, Sweep
@@ -394,6 +395,18 @@ def test_pictures_for_a_repository_are_small_and_always_the_same(crowded: Outcom
     for path, again in zip(one, other, strict=True):
         assert path.name.startswith(crowded.table.id.replace(":", "-"))
         assert path.read_bytes() == again.read_bytes() and path.stat().st_size < 60_000
+
+
+def test_small_pictures_keep_their_colours(tmp_path: Path) -> None:
+    """Lines are named in their colours, so that a shade in between names none."""
+    runs = {row: [{"macro": {"accuracy": [0.1, 0.1 * i, 0.11 * i]}}] for i, row in enumerate("abcdefg", start=1)}
+    table = table_of(*(cell(row) for row in runs))
+    path = next(path for path in write_small(made_outcome(table, runs), tmp_path) if "rounds" in path.name)
+    with Image.open(path) as picture:
+        pixels = np.unique(np.array(picture.convert("RGB")).reshape(-1, 3), axis=0).astype(int)
+    for colour in SERIES_LIGHT:
+        wanted = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+        assert np.abs(pixels - wanted).max(1).min() <= 4, colour
 
 
 def test_nothing_run_is_nothing_drawn(tmp_path: Path) -> None:
