@@ -56,5 +56,20 @@ class Learned:
     what: str
 
 
-Drawing = Courses | PerClient | Sweep | Bars | Learned
+@dataclass(frozen=True)
+class Losses:
+    """Curves that one client showed, in several rounds."""
+
+    name: str  # under which the method shows them
+    what: str
+    axis: str  # what each step is
+    client: int
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """The way of the client that a cell follows, over the loss of its own rows."""
+
+
+Drawing = Courses | PerClient | Sweep | Bars | Learned | Losses | Trajectory
 USUAL: tuple[Drawing, ...] = (Courses(), PerClient())

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedtailor.papers.drawing import Bars, Courses, Drawing, Learned, PerClient, Sweep
-from fedtailor.papers.figures import bars, clients, courses, learned, sweep
+from fedtailor.papers.drawing import Bars, Courses, Drawing, Learned, Losses, PerClient, Sweep, Trajectory
+from fedtailor.papers.figures import bars, clients, courses, learned, losses, sweep, trajectory
 from fedtailor.papers.figures.picture import Picture
 from fedtailor.papers.outcome import Outcome
 from fedtailor.report.style import PRINT, save, save_small
@@ -31,6 +31,10 @@ def _of(drawing: Drawing, found: Outcome) -> Iterator[Picture]:
         yield from bars.pictures(found)
     elif isinstance(drawing, Learned):
         yield from learned.pictures(drawing, found)
+    elif isinstance(drawing, Losses):
+        yield from losses.pictures(drawing, found)
+    elif isinstance(drawing, Trajectory):
+        yield from trajectory.pictures(found)
 
 
 def write(found: Outcome, folder: Path, formats: Sequence[str] = ("pdf", "png")) -> list[Path]:
