@@ -139,9 +139,27 @@ def test_pictures_are_decoded_once_until_a_file_changes(
     put(root / "cat" / "1.png", GREEN, size=(11, 11))
     changed = pictures(str(root), size=8)
     assert len(counted) == 6 and changed.x[0, :, 2, 2].tolist() == list(GREEN)
+    expected = changed.x.clone()
     for file in (tmp_path / "cache" / "fedtailor").iterdir():
+        file.unlink()
         file.write_bytes(b"cut off")
-    assert (pictures(str(root), size=8).x == changed.x).all() and len(counted) == 8
+    assert (pictures(str(root), size=8).x == expected).all() and len(counted) == 8
+
+
+def test_pictures_that_fill_no_memory(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are decoded a block at a time into a file, and read from there as they are needed."""
+    monkeypatch.setattr(decoding, "BLOCK", 2)
+    colours = (RED, GREEN, BLUE, RED, GREEN)
+    for number, colour in enumerate(colours):
+        put(tmp_path / "mine" / "cat" / f"{number}.png", colour)
+    found = pictures(str(tmp_path / "mine"), size=8)
+    assert [tuple(x[:, 4, 4].tolist()) for x in found.x] == list(colours)
+    (kept,) = (tmp_path / "cache" / "fedtailor").iterdir()
+    maps = Path("/proc/self/maps")
+    assert not maps.exists() or str(kept) in maps.read_text(), "the file itself is mapped into memory"
+    found.x[:] = 0
+    assert tuple(pictures(str(tmp_path / "mine"), size=8).x[0, :, 4, 4].tolist()) == RED, "writing changes no file"
+    assert [*(tmp_path / "cache" / "fedtailor").iterdir()] == [kept]
 
 
 def test_long_decoding_and_a_cache_that_cannot_be_written_are_said(
@@ -153,7 +171,7 @@ def test_long_decoding_and_a_cache_that_cannot_be_written_are_said(
         pictures(str(tmp_path / "mine"), size=8)
     (tmp_path / "cache").unlink()
     monkeypatch.setattr(decoding, "MANY", 1)
-    with pytest.warns(DataNote, match="pictures-mine: 1 pictures are being decoded, and kept as .*safetensors"):
+    with pytest.warns(DataNote, match="pictures-mine: 1 pictures are being decoded, and kept as .*npy"):
         pictures(str(tmp_path / "mine"), size=8)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
