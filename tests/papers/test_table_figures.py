@@ -17,7 +17,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 from fedtailor.papers import TABLES
-from fedtailor.papers.drawing import USUAL, Bars, Courses, Learned, Panel, Sweep
+from fedtailor.papers.drawing import USUAL, Across, Bars, Courses, Learned, Panel, Sweep
 from fedtailor.papers.figures import WIDTHS, pictures, write, write_small
 from fedtailor.papers.figures.courses import NAME
 from fedtailor.papers.figures.picture import Picture
@@ -275,6 +275,28 @@ def test_a_number_over_a_setting() -> None:
     assert axes.lines[2].get_xdata() == pytest.approx([30, 30])
 
 
+def test_numbers_over_what_the_columns_try_out() -> None:
+    """The columns stand in any order; a cell that was not run is no point of its line."""
+    shapes = {"Dir(1)": 1.0, "Dir(0.01)": 0.01, "Dir(0.1)": 0.1}
+    cells = [cell(row, replace(PROBLEM, partition=column), Number(column, LAST))
+             for column in shapes for row in ("FedAvg", "Local")]  # fmt: skip
+    table = table_of(*cells, drawings=(Across("β", shapes),))
+
+    def make(one: Cell, seed: int) -> Record:
+        level = {"Dir(1)": 0.5, "Dir(0.01)": 0.9, "Dir(0.1)": 0.7}[one.numbers[0].column] + 0.1 * seed
+        return made_record(one, seed, complete=(one.row, one.numbers[0].column) != ("Local", "Dir(0.1)"),
+                           end={"accuracy": [level] * 3})  # fmt: skip
+
+    figure = drawn(every_cell(table, "full", make, seeds=2), "across")
+    [axes] = figure.axes
+    assert axes.get_xscale() == "log" and (axes.get_xlabel(), axes.get_ylabel()) == ("β", "accuracy (%)")
+    assert line(figure, "FedAvg").get_xdata().tolist() == [0.01, 0.1, 1]
+    assert line(figure, "FedAvg").get_ydata().tolist() == pytest.approx([95, 75, 55])
+    assert line(figure, "Local").get_xdata().tolist() == [0.01, 1]
+    assert axes.collections[0].get_paths()[0].vertices[:, 1].max() == pytest.approx(95 + 50**0.5)
+    assert texts(figure) == ["FedAvg", "Local"]
+
+
 def test_what_clients_learned() -> None:
     numbers = (Number("s1", Reading(metric="learned/layer1")), Number("fc", Reading(metric="learned/fc")))
     table = table_of(cell("stage", PROBLEM, *numbers), drawings=(Learned("probability"),))
@@ -325,6 +347,8 @@ def test_every_row_of_a_table_has_a_place_in_its_figures(name: str) -> None:
     sweeps = [drawing for drawing in table.drawings if isinstance(drawing, Sweep)]
     for drawing in sweeps:
         assert set(drawing.at) <= rows and set(drawing.turns) <= columns
+    for across in [drawing for drawing in table.drawings if isinstance(drawing, Across)]:
+        assert set(across.at) == columns and len(rows) <= len(SERIES_LIGHT)
     for drawing in courses:
         panels = drawing.panels or (Panel("", {row: row for row in rows if row != table.alone}),)
         assert sweeps or {row for panel in panels for row in panel.rows} == rows - {table.alone}

@@ -22,7 +22,7 @@ from fedtailor.papers.record import of_run
 from fedtailor.papers.running import run_one
 from fedtailor.papers.trajectory import CELLS, models, plane
 from fedtailor.record import Row
-from fedtailor.report.style import PRINT
+from fedtailor.report.style import MARKED, PRINT, inline
 
 FOLLOW = Follow(1, 2, 3, "FedAvg", "FedALA")
 METHOD = "FedALA(p=1, cap=2, eta=1000.0, after=3)"
@@ -164,6 +164,8 @@ def test_the_way_is_drawn_from_begin_to_end_to_begin(width: float) -> None:
     assert axes.get_xlabel() == "first principal component"
     assert "begins is 0.6 on average with FedAvg and 0.1 with FedALA" in picture.caption
     assert "where it ends, 0.25 and 0.05" in picture.caption and "70 and 20 %" in picture.caption
+    page = inline(picture.draw(MARKED, width), "way", picture.title, picture.caption)
+    assert "var(--muted)" in page and "#0a0" not in page, "the page's own colours, lines of equal loss included"
     assert not made(Trajectory()), "a run that was not followed"
 
 

@@ -45,6 +45,14 @@ class Sweep:
 
 
 @dataclass(frozen=True)
+class Across:
+    """Numbers over what the columns try out: a line for each row."""
+
+    axis: str
+    at: Mapping[str, float]  # by column
+
+
+@dataclass(frozen=True)
 class Bars:
     """A bar for each row: what it took to reach a target, or points above training alone."""
 
@@ -71,5 +79,5 @@ class Trajectory:
     """The way of the client that a cell follows, over the loss of its own rows."""
 
 
-Drawing = Courses | PerClient | Sweep | Bars | Learned | Losses | Trajectory
+Drawing = Courses | PerClient | Sweep | Across | Bars | Learned | Losses | Trajectory
 USUAL: tuple[Drawing, ...] = (Courses(), PerClient())

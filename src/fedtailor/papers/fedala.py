@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from fedtailor.papers.drawing import Courses, Losses, Panel, PerClient, Trajectory, together
+from fedtailor.papers.drawing import Across, Courses, Losses, Panel, PerClient, Trajectory, together
 from fedtailor.papers.preset import Cell, Claim, Count, Follow, Number, Problem, Reading, Scale, Table
 from fedtailor.papers.published import Key
 
@@ -133,8 +133,38 @@ def figure4(scale: Scale) -> Iterator[Cell]:
         run = cell(row, method, column, problem, scale, None)
         capped = CAPPED if SHORT[scale] and row == TURNING else ()
         told = () if scale == "full" else (f"{rounds} of 200 rounds, ALA from {turn + 1} on, not from 156", *capped)
-        settings = {**run.settings, "rounds": rounds}
+        # one after the other in all three, so that they are one run up to the turn
+        settings = {**run.settings, "rounds": rounds, "runner": "sequential"}
         yield replace(run, settings=settings, differences=told, follow=follow if row == TURNING else None)
+
+
+BETAS = {f"Dir({beta:g})": beta for beta in (0.01, 0.1, 0.5, 1.0)}
+COUNTS = {f"{n} clients": float(n) for n in (20, 50, 100)}
+SWEPT = ("FedAvg", "FedRep", "Ditto", "FedALA")
+# the paper's own data of the two sweeps, and what has their place
+WHICH: Mapping[Scale, tuple[Problem, Problem]] = {
+    "quick": (DIGITS, DIGITS), "reduced": (CIFAR10, CIFAR10), "full": (TINY, CIFAR100)
+}  # fmt: skip
+INSTEAD = ("CIFAR10 in place of Tiny-ImageNet and CIFAR100",)
+
+
+def swept(scale: Scale, partitions: Mapping[str, str], which: Problem, clients: Mapping[str, int]) -> Iterator[Cell]:
+    """Each partition with a few methods."""
+    for column, partition in partitions.items():
+        told = INSTEAD if which is CIFAR10 else ()
+        problem = replace(which, partition=partition, clients=clients[column], differences=(*which.differences, *told))
+        for row in ("Local", *SWEPT):
+            yield cell(row, METHODS.get(row, "Local()"), column, problem, scale, None)
+
+
+def heterogeneity(scale: Scale) -> Iterator[Cell]:
+    partitions = {column: f"dirichlet(alpha={beta}, clients=20, {SPLIT})" for column, beta in BETAS.items()}
+    yield from swept(scale, partitions, WHICH[scale][0], dict.fromkeys(BETAS, 20))
+
+
+def scalability(scale: Scale) -> Iterator[Cell]:
+    partitions = {column: f"dirichlet(alpha=0.1, clients={n:.0f}, {SPLIT})" for column, n in COUNTS.items()}
+    yield from swept(scale, partitions, WHICH[scale][1], {column: int(n) for column, n in COUNTS.items()})
 
 
 def weights(values: Sequence[int]) -> tuple[Count, ...]:
@@ -147,6 +177,11 @@ def weights(values: Sequence[int]) -> tuple[Count, ...]:
 
 
 LEARNED = "loss of weight learning"
+PRINTED = "The paper prints numbers of other data sets for each of its columns; none is held beside these."
+SWEPT_CLAIMS = (
+    Claim("FedALA is better than the other methods", tuple(("FedALA", row) for row in SWEPT if row != "FedALA")),
+    Claim("FedALA is better than training alone", (("FedALA", "Local"),), whose="ours"),
+)
 REST = tuple(row for row in METHODS if row != "FedALA")
 TABLES = (
     Table(
@@ -193,5 +228,13 @@ TABLES = (
             Courses(panels=tuple(Panel(row, {row: "without", f"{row}+ALA": "with ALA"}) for row in WITHIN)),
             PerClient(),
         ),
+    ),
+    Table(
+        "fedala", "heterogeneity", "Few methods over the heterogeneity of labels, after FedALA's table 4",
+        heterogeneity, claims=SWEPT_CLAIMS, about=PRINTED, drawings=(Across("β of Dir(β)", BETAS), PerClient()),
+    ),
+    Table(
+        "fedala", "scalability", "Few methods over the number of clients, after FedALA's table 4", scalability,
+        claims=SWEPT_CLAIMS, about=PRINTED, drawings=(Across("clients", COUNTS), PerClient()),
     ),
 )  # fmt: skip

@@ -24,7 +24,7 @@ from fedtailor.runners import Exams, Runner, Work
 from fedtailor.site import Reply, Site, model_of, statistics
 from fedtailor.tree import Tree
 
-CELLS = 21  # of the grid, along each component
+CELLS = 15  # of the grid, along each component
 MARGIN = 0.2  # of the grid beyond the way, as a share of its extent
 DIGITS = 5
 

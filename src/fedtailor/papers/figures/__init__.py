@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedtailor.papers.drawing import Bars, Courses, Drawing, Learned, Losses, PerClient, Sweep, Trajectory
-from fedtailor.papers.figures import bars, clients, courses, learned, losses, sweep, trajectory
+from fedtailor.papers.drawing import Across, Bars, Courses, Drawing, Learned, Losses, PerClient, Sweep, Trajectory
+from fedtailor.papers.figures import across, bars, clients, courses, learned, losses, sweep, trajectory
 from fedtailor.papers.figures.picture import Picture
 from fedtailor.papers.outcome import Outcome
 from fedtailor.report.style import PRINT, save, save_small
@@ -27,6 +27,8 @@ def _of(drawing: Drawing, found: Outcome) -> Iterator[Picture]:
         yield from clients.pictures(found)
     elif isinstance(drawing, Sweep):
         yield from sweep.pictures(drawing, found)
+    elif isinstance(drawing, Across):
+        yield from across.pictures(drawing, found)
     elif isinstance(drawing, Bars):
         yield from bars.pictures(found)
     elif isinstance(drawing, Learned):

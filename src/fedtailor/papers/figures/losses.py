@@ -32,7 +32,7 @@ def pictures(drawing: Losses, found: Outcome) -> Iterator[Picture]:
         first = min(by_round)
         told = (
             f"{drawing.what.capitalize()} of {record.clients[client]}, over the {drawing.axis}s of some of the rounds; "
-            f"later rounds are stronger. In round {first} the weights are learned until they converge."
+            f"later rounds are stronger. In round {first} the weights are learned until they converge or reach the cap."
         )
         name = file_name(f"losses {problem}")
         yield Picture(name, f"{drawing.what.capitalize()}, {problem}", told, partial(draw, lesson, sites))
