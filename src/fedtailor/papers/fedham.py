@@ -187,7 +187,8 @@ TABLES = (
             Claim("FTL sends the least", tuple(("FTL", other) for other in ("FedBABU", "FedAMP", "FedHAM")),
                   ("traffic",), smaller=True),
         ),
-        eligible=("quick", "reduced"), about=f"{GUESSED} {RECORDS}", drawings=(Bars(), Courses(), Courses(over="models")),
+        eligible=("quick", "reduced"), about=f"{GUESSED} {RECORDS}",
+        drawings=(Bars(), Courses(), Courses(over="models")),
     ),
     Table(
         "fedham", "table4", "Clusters on the server against traffic and time, FedHAM's table 4", table4,
