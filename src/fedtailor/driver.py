@@ -11,11 +11,10 @@ import shlex
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -35,11 +34,8 @@ from fedtailor.site import Common, Exam, Reply, Site, finished, randomness
 from fedtailor.sparse import spread
 from fedtailor.spec import RunSpec, check_device
 from fedtailor.store import Kept
+from fedtailor.task import Marks
 from fedtailor.tree import State, Tree
-
-TOGETHER = 256  # exams whose metrics are computed at once
-
-Marks = dict[int, dict[str, dict[str, float]]]  # metrics by site and part
 
 
 class Diverged(RuntimeError):
@@ -186,10 +182,10 @@ class Driver:
         up = {i: tree.nbytes(upload) for i, upload in uploads.items()}
         uploads.clear()  # they are as large as models
         trained_at = time.perf_counter()
-        marks = self.marks((site, exam) for reply in good.values() for site, exam in reply.exam.items())
+        marks = self.task.marks((site, exam) for reply in good.values() for site, exam in reply.exam.items())
         explain: dict[str, Any] = {}
         if examine:
-            marks |= self.marks(self.examine_others([i for i in range(n) if i not in good], payload, kept, number))
+            marks |= self.task.marks(self.examine_others([i for i in range(n) if i not in good], payload, kept, number))
             explain = {"server": method.explain_server(fed, server)}
             explain["clients"] = {i: dict(reply.explain) for i, reply in good.items() if reply.explain}
         examining = sum(reply.exam_seconds for reply in good.values()) + time.perf_counter() - trained_at
@@ -275,19 +271,6 @@ class Driver:
         for _, exams in self.runner.examine(work, self.spec.rounds, final=True):
             yield from exams.items()
 
-    def marks(self, exams: Iterable[tuple[int, Exam]]) -> Marks:
-        """Metrics and the number of rows, for each part that a site was examined on."""
-        found: Marks = {}
-        coming = iter(exams)
-        while some := dict(islice(coming, TOGETHER)):
-            found |= {site: {} for site in some}
-            for part in ("test", "validation"):
-                counted = {site: exam[part] for site, exam in some.items() if part in exam}
-                metrics = self.task.metrics_of(list(counted.values())) if counted else []
-                for (site, statistics), of_site in zip(counted.items(), metrics, strict=True):
-                    found[site][part] = {**of_site, "count": int(statistics["count"])}
-        return found
-
     def results(self, marks: Marks) -> dict[str, Any]:
         """Metrics per site: `{"test": {"accuracy": [...], ..., "count": [...]}, "validation": ...}`."""
         n = self.data.tested.n
@@ -316,7 +299,7 @@ class Driver:
         """The last row: every site's final model, examined. Moves no state, so that a run can be extended."""
         began = time.perf_counter()
         delivery = self.last_delivery()
-        marks = self.marks(self.final_exams(delivery))
+        marks = self.task.marks(self.final_exams(delivery))
         n, total = self.data.n, time.perf_counter() - began
         steps = [
             schedule.steps_of(rows, self.spec.batch, self.common.finish_epochs, None, self.sites[0].client(1).smallest)

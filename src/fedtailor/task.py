@@ -7,8 +7,9 @@ depends on data, so that a runner may batch them over clients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -17,8 +18,10 @@ from torch.nn import functional as F
 from fedtailor.registry import WrongInput
 
 Statistics = Mapping[str, Tensor]
+Marks = dict[int, dict[str, dict[str, float]]]  # metrics by site and part
 OfEach = Callable[[Tensor, Tensor, Tensor, int], dict[str, Tensor]]
 
+TOGETHER = 256  # sites whose metrics are computed at once
 LEVELS, BEST = 512, 40.0  # of scores; the logarithm of odds from which on a probability is 1 in float64
 
 
@@ -48,6 +51,19 @@ class Task:
             raise ValueError("no row was counted, so there is no metric; write None for a client without rows")
         columns = {name: values.tolist() for name, values in self.measures(stacked).items()}
         return [{name: values[place] for name, values in columns.items()} for place in range(len(several))]
+
+    def marks(self, exams: Iterable[tuple[int, Mapping[str, Statistics]]]) -> Marks:
+        """Metrics and the number of rows, for each part that a site was examined on."""
+        found: Marks = {}
+        coming = iter(exams)
+        while some := dict(islice(coming, TOGETHER)):
+            found |= {site: {} for site in some}
+            for part in ("test", "validation"):
+                counted = {site: exam[part] for site, exam in some.items() if part in exam}
+                metrics = self.metrics_of(list(counted.values())) if counted else []
+                for (site, statistics), of_site in zip(counted.items(), metrics, strict=True):
+                    found[site][part] = {**of_site, "count": int(statistics["count"])}
+        return found
 
 
 def of(name: str) -> Task:
