@@ -101,6 +101,7 @@ def test_what_is_no_picture_is_named(home: Path, tmp_path: Path) -> None:
     root = tmp_path / "mine"
     root.mkdir()
     put(root / "cat" / "1.png")
+    put(root / "dog" / "1.png")
     (root / "cat" / "2.jpg").write_bytes(png(RED)[:40])
     with pytest.raises(WrongInput, match=r"cat/2.jpg cannot be read as a picture \(.*\); replace it or take it away"):
         pictures(str(root), size=8)
@@ -109,11 +110,13 @@ def test_what_is_no_picture_is_named(home: Path, tmp_path: Path) -> None:
     with pytest.raises(WrongInput, match=r"cat/3.HEIC is of a format that is not read; make it a .png or .jpg"):
         pictures(str(root), size=8)
     (root / "cat" / "3.HEIC").unlink()
-    (root / "dog").mkdir()
-    (root / "dog" / "notes.txt").write_text("still to come")
-    with pytest.raises(WrongInput, match=r"no picture file is below .*/dog; put some there, or take the folder away"):
+    (root / "fox").mkdir()
+    (root / "fox" / "notes.txt").write_text("still to come")
+    with pytest.raises(WrongInput, match=r"no picture file is below .*/fox; put some there, or take the folder away"):
         pictures(str(root), size=8)
-    (root / "dog" / "notes.txt").unlink()
+    (root / "fox" / "notes.txt").unlink()
+    (root / "fox").rmdir()
+    (root / "dog" / "1.png").unlink()
     (root / "dog").rmdir()
     with pytest.raises(WrongInput, match=r"are in one class, 'cat', so there is nothing to tell apart"):
         pictures(str(root), size=8)
@@ -129,6 +132,7 @@ def test_without_pillow_the_message_names_the_line_to_install_it(
     root = tmp_path / "mine"
     root.mkdir()
     put(root / "cat" / "1.png")
+    put(root / "dog" / "1.png")
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
     with pytest.raises(WrongInput, match=r"pip install 'fedtailor\[images\]'"):
         pictures(str(root), size=8)

@@ -110,7 +110,7 @@ def kept(
 
 def mapped(path: Path, shape: tuple[int, ...]) -> Tensor:
     """A file of bytes, read from the disk as its rows are needed; writing changes the copy in memory alone."""
-    found = np.load(path, mmap_mode="c", allow_pickle=False)
+    found = np.lib.format.open_memmap(path, mode="c")
     if found.shape != shape or found.dtype != np.uint8:
         raise ValueError(f"{path} holds something else")
     return torch.from_numpy(found)

@@ -86,14 +86,14 @@ def pictures(path: str, size: int = 64) -> Dataset:
             f"site/class/file" + ("" if other is None else f", as {found[0].name} would have it")
         )
     labels, classes = numbered([parts[-1] for parts in folders])
-    owner, sites = numbered([parts[0] for parts in folders]) if depth == 2 else (None, ())
-    x = once(f"pictures-{plain(root.name)}", [e.stamp for e in found], [e.source for e in found],
-             [e.name for e in found], size)  # fmt: skip
     if len(classes) < 2:
         raise WrongInput(
             f"pictures: all of {path!r} are in one class, {classes[0]!r}, so there is nothing to tell apart; give each "
             "class a folder"
         )
+    owner, sites = numbered([parts[0] for parts in folders]) if depth == 2 else (None, ())
+    x = once(f"pictures-{plain(root.name)}", [e.stamp for e in found], [e.source for e in found],
+             [e.name for e in found], size)  # fmt: skip
     return Dataset(
         name=root.resolve().name,
         x=x,
