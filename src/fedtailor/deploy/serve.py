@@ -56,6 +56,7 @@ def serve(path: Path, say: Callable[[str], None]) -> int:
         finally:
             for part in reversed(parts):
                 part.end()
+            (path / "online.json").unlink(missing_ok=True)  # nobody is, any more
 
 
 @dataclass
