@@ -40,6 +40,7 @@ def test_the_list_names_every_table_with_a_time(call: Call) -> None:
     for name in papers.TABLES:
         assert name in ended.out
     assert re.search(r"\d+ (s|min|h)", ended.out) and "factor of two" in ended.err
+    assert not re.search(r"\b1 cells|\b\d{3,} h\b", ended.out)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,8 @@ def test_a_page_of_kept_records(call: Call, small: None) -> None:
 def test_ctrl_c_keeps_what_was_reached(tmp_path: Path) -> None:
     script = tmp_path / "small.py"
     script.write_text(SCRIPT.format(tests=str(TESTS)), encoding="utf-8")
-    command = [sys.executable, str(script), "reproduce", "fedmcsa:table2", "--jobs", "2", "--out", "mine"]
+    asked = ["--jobs", "2", "--out", "mine", "--keep", "kept here"]
+    command = [sys.executable, str(script), "reproduce", "fedmcsa:table2", *asked]
     process = subprocess.Popen(
         command, env={**os.environ, **FINDS_US}, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
@@ -128,7 +130,8 @@ def test_ctrl_c_keeps_what_was_reached(tmp_path: Path) -> None:
         pytest.skip("it was done before the signal came")
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert "what was reached is kept, go on with: fedtailor reproduce fedmcsa:table2 --scale quick" in err
+    told = "fedtailor reproduce fedmcsa:table2 --scale quick --jobs 2 --out mine --keep 'kept here'"
+    assert f"what was reached is kept, go on with: {told}\n" in err, "with the same folders, or it would begin anew"
 
 
 def test_counts_are_exact(call: Call) -> None:

@@ -13,8 +13,8 @@ from calling import FINDS_US
 
 HEAVY = ("torch", "sklearn", "numpy", "matplotlib")
 ASKED = {
-    "--help": 0, "--version": 0, "run --help": 0, "list methods": 0, "list data": 0, "list models": 0,
-    "list partitions": 0, "list nothing": 2, "nothing": 2, "run --nothing": 2, "run --rounds none": 2,
+    "--help": 0, "--version": 0, "run --help": 0, "list methods": 0, "list methods ditto": 0, "list data": 0,
+    "list models": 0, "list partitions": 0, "list nothing": 2, "nothing": 2, "run --nothing": 2, "run --rounds none": 2,
     "reproduce list": 0,
     "explain --help": 0, "explain nowhere": 2,
     "compare --method fedbn --rounds 0": 2, "run --cohort 2.0": 2,

@@ -78,7 +78,7 @@ def reproduce(
     from fedtailor.papers.plan import plan
 
     found = plan(table, scale_of(scale), only or (), number("seeds", seeds), out or OUT)
-    carry_out(found, processes, keep, command(what, scale, only or (), seeds))
+    carry_out(found, processes, keep, command(what, scale, only or (), seeds, jobs=jobs, out=out, keep=keep))
 
 
 def report(records: Path | None, out: Path | None) -> None:
@@ -117,9 +117,11 @@ def scale_of(text: str) -> Scale:
     raise WrongInput(f"scale={text!r} is not possible; choose {', '.join(get_args(Scale))}")
 
 
-def command(what: str, scale: str, only: Sequence[str], seeds: str) -> str:
+def command(what: str, scale: str, only: Sequence[str], seeds: str, **others: object) -> str:
+    """What was asked for, once more: with the same folders, or it would begin anew."""
     parts = ["fedtailor", "reproduce", what, "--scale", scale, *(p for text in only for p in ("--only", text))]
-    return shlex.join([*parts, *(["--seeds", seeds] if seeds != "1" else [])])
+    given = {"seeds": None if seeds == "1" else seeds, **others}
+    return shlex.join([*parts, *(p for k, v in given.items() if v is not None for p in (f"--{k}", str(v)))])
 
 
 def list_tables() -> None:
@@ -145,7 +147,8 @@ def list_tables() -> None:
                 continue
             cells = table.cells(scale)
             works = {cell.folder: effort.seconds(cell) for cell in cells}
-            times.append(f"{words.duration(slower * sum(works.values()) / cores)}\n{len(cells)} cells")
+            count = f"{len(cells)} cell{'s' if len(cells) > 1 else ''}"
+            times.append(f"{words.duration(slower * sum(works.values()) / cores)}\n{count}")
         screen.add_row(Text(name), Text(table.title), *times)
     console().print(screen)
     for scale, meaning in SCALES.items():

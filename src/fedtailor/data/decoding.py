@@ -34,8 +34,8 @@ class DataNote(UserWarning):
     """What a user should know while data are read."""
 
 
-def decoded(source: Source, what: str) -> Image:
-    """A picture in red, green and blue; `what` is its name in a message."""
+def decoded(source: Source, what: str, mode: str = "RGB") -> Image:
+    """A picture in red, green and blue, or in another mode; `what` is its name in a message."""
     try:
         from PIL import Image as pillow
     except ImportError:
@@ -43,7 +43,8 @@ def decoded(source: Source, what: str) -> Image:
     try:
         content = source() if callable(source) else source
         with pillow.open(io.BytesIO(content) if isinstance(content, bytes) else content) as picture:
-            return picture.convert("RGB")
+            picture.load()
+            return picture if picture.mode == mode else picture.convert(mode)
     except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
         raise WrongInput(f"{what} cannot be read as a picture ({error}); replace it or take it away") from None
 
@@ -109,7 +110,7 @@ def kept(
 
 def mapped(path: Path, shape: tuple[int, ...]) -> Tensor:
     """A file of bytes, read from the disk as its rows are needed; writing changes the copy in memory alone."""
-    found = np.load(path, mmap_mode="c", allow_pickle=False)
+    found = np.lib.format.open_memmap(path, mode="c")
     if found.shape != shape or found.dtype != np.uint8:
         raise ValueError(f"{path} holds something else")
     return torch.from_numpy(found)

@@ -117,6 +117,9 @@ def figure4(scale: Scale) -> Iterator[Cell]:
 
 
 TARGET = 60.0  # per cent: the paper's 80 is out of reach of the records at hand
+GUESSED = (
+    f"The target of {TARGET:g} % is a guess of ours at what the stations at hand bear; the paper's are 70 and 80 %."
+)
 
 
 def until(quantity: str, column: str) -> Number:
@@ -184,7 +187,8 @@ TABLES = (
             Claim("FTL sends the least", tuple(("FTL", other) for other in ("FedBABU", "FedAMP", "FedHAM")),
                   ("traffic",), smaller=True),
         ),
-        eligible=("quick", "reduced"), about=RECORDS, drawings=(Bars(), Courses(), Courses(over="models")),
+        eligible=("quick", "reduced"), about=f"{GUESSED} {RECORDS}",
+        drawings=(Bars(), Courses(), Courses(over="models")),
     ),
     Table(
         "fedham", "table4", "Clusters on the server against traffic and time, FedHAM's table 4", table4,
@@ -194,7 +198,7 @@ TABLES = (
             Claim("More clusters take less time", chain("k=5", "k=3", "k=1"), ("minutes",), smaller=True),
             Claim("Three or five clusters are more accurate than one", (("k=3", "k=1"), ("k=5", "k=1")), ("accuracy",)),
         ),
-        eligible=("quick", "reduced"), about=RECORDS,
+        eligible=("quick", "reduced"), about=f"{GUESSED} {RECORDS}",
         drawings=(Bars(), Courses(over="models"), Courses(over="minutes")),
     ),
 )  # fmt: skip

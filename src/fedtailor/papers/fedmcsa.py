@@ -83,6 +83,7 @@ def cell(
 FIXED, AS_PRINTED = "FedMCSA, fixed anchor", ("Synthetic/MLR", "MNIST/MLR")  # Algorithm 1 to the letter
 LAMBDA = "lambda is inert, for the anchor moves as in the authors' code"
 WIDER = "sigma 100, where the text says 50"
+BY_SIZE = "the mean over clients is weighted by size, as in FedMCSA's code; pFedMe's own definition is the plain mean"
 
 
 def attentive(problem: Problem) -> tuple[str, ...]:
@@ -100,7 +101,7 @@ def table2(scale: Scale) -> Iterator[Cell]:
         yield cell("FedAvg", problem, "FedAvg()", scale, plain)
         yield cell("FedAvg+MCSA", problem, f"ComponentAttention(FedAvg(), sigma={s})", scale, plain,
                    differences=attentive(problem))  # fmt: skip
-        yield cell("pFedMe", problem, personal, scale, rates)
+        yield cell("pFedMe", problem, personal, scale, rates, differences=(BY_SIZE,))
         yield cell("pFedMe+MCSA", problem, f"ComponentAttention({personal}, sigma={s})", scale, rates,
                    differences=attentive(problem))  # fmt: skip
         yield local(problem, scale)
@@ -129,8 +130,9 @@ def table1(scale: Scale) -> Iterator[Cell]:
         yield cell("FedProx", problem, "FedProx(mu=0.01)", scale, plain, differences=(UNSEARCHED,))
         yield cell("Per-FedAvg", problem, "PerFedAvg(variant='FO', alpha=0.02, beta=0.02)", scale, plain,
                    differences=(UNSEARCHED, ADAPTED))  # fmt: skip
-        yield cell("pFedMe(GM)", problem, personal, scale, {**rates, "point": "received"}, differences=(UNSEARCHED,))
-        yield cell("pFedMe(PM)", problem, personal, scale, rates, differences=(UNSEARCHED,))
+        yield cell("pFedMe(GM)", problem, personal, scale, {**rates, "point": "received"},
+                   differences=(UNSEARCHED, BY_SIZE))  # fmt: skip
+        yield cell("pFedMe(PM)", problem, personal, scale, rates, differences=(UNSEARCHED, BY_SIZE))
         yield cell("HeurFedAMP", problem, f"HeurFedAMP(lam=5.0, sigma=50.0, xi_self={own_share(problem)})", scale, {},
                    differences=(UNSEARCHED, *(ALONE if problem.label == "Synthetic" else ())))  # fmt: skip
         yield cell("FedMCSA", problem, f"FedMCSA(sigma={sigma(problem)}, lam=5.0, anchor='moving')", scale, {},
