@@ -209,9 +209,9 @@ def announce(plan: Plan, todo: Sequence[Job], processes: int) -> None:
     say(f"{plan.table.title}: {cells}, {len(plan.seeds)} seed{'s' if len(plan.seeds) > 1 else ''}")
     if ready:
         say(f"{ready} of {len(plan.jobs)} runs are complete already.")
-    for problem in dict.fromkeys(cell.problem for cell in plan.cells if cell.problem.instead_of):
-        told = "".join(f"; {text}" for text in problem.differences)
-        say(f"note: {problem.name} stands in for {problem.instead_of}{told}")
+    stand_ins = [cell.problem for cell in plan.cells if cell.problem.instead_of]
+    for note in dict.fromkeys(f"{p.name} stands in for {'; '.join([p.instead_of, *p.differences])}" for p in stand_ins):
+        say(f"note: {note}")
     reasons: dict[str, list[str]] = {}
     for cell, reason in plan.refused:
         reasons.setdefault(reason, []).append(cell.problem.name)
