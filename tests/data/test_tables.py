@@ -140,7 +140,7 @@ def test_wrong_input_is_named_with_its_line(name: str, tmp_path: Path) -> None:
 
 
 def test_a_class_of_one_site_and_a_site_of_one_row_are_no_errors(tmp_path: Path) -> None:
-    """The network has an output for each class all the same; a single row is trained on, and nothing is left to test."""
+    """The network has an output for each class all the same; a single row is trained on, none is left to test."""
     write(tmp_path / "sites" / "a.csv", "x,y\n" + "".join(f"{i},{'no' if i % 2 else 'yes'}\n" for i in range(8)))
     write(tmp_path / "sites" / "b.csv", "x,y\n" + "".join(f"{i},{'no' if i % 2 else 'rare'}\n" for i in range(8)))
     write(tmp_path / "sites" / "c.csv", "x,y\n1,no\n")
