@@ -114,7 +114,8 @@ class Arch:
         """
         if self.net.training is not train:
             self.net.train(train)
-        buffers = {name: model[name].detach().clone() if train else model[name] for name in self.buffers}
+        with torch.no_grad():  # a copy, for batch norm moves its statistics in place
+            buffers = {name: model[name].clone() if train else model[name] for name in self.buffers}
         values = {**model, **buffers} if buffers else model
         if self.names:
             x = unpacked(x, model[self.names[0]].dtype)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ import fedtailor
 from fedtailor import messages, schedule, task, tree
 from fedtailor.arch import Arch
 from fedtailor.data.federation import Federation
-from fedtailor.messages import Delivery, check_impersonal, size_of_message
+from fedtailor.messages import Delivery, check_impersonal, sizes_of_messages
 from fedtailor.method import Fed, MethodNote, Payload, Received, overrides, short
 from fedtailor.nn import make
 from fedtailor.record import Row, RunFolder, plain
@@ -35,6 +36,8 @@ from fedtailor.sparse import spread
 from fedtailor.spec import RunSpec, check_device
 from fedtailor.store import Kept
 from fedtailor.tree import State, Tree
+
+TOGETHER = 256  # exams whose metrics are computed at once
 
 Marks = dict[int, dict[str, dict[str, float]]]  # metrics by site and part
 
@@ -165,17 +168,23 @@ class Driver:
             uploads = self.outboxes(cohort)
             server = self.aggregate(fed, server, uploads)
         payload, work = self.work_of(fed, server, cohort)
-        down = {i: size_of_message(payload, place) + self.public_due(i) for place, i in enumerate(cohort)}
+        sizes = sizes_of_messages(payload, len(cohort))
+        down = {i: size + self.public_due(i) for i, size in zip(cohort, sizes, strict=True)}
         examine = number % self.spec.eval_every == 0 or number == self.spec.rounds
         kept = self.kept.copy()
-        replies = {reply.number: reply for reply in self.collect(work, number, examine, kept)}
+        replies: dict[int, Reply] = {}
+        for reply in self.collect(work, number, examine, kept):
+            if reply.upload is not None:
+                uploads[reply.number] = reply.upload
+            replies[reply.number] = replace(reply, upload=None)
         stopped = sorted(i for i, reply in replies.items() if reply.kept is None)
         if stopped and (self.spec.on_nan == "stop" or len(stopped) == len(replies)):
             raise Diverged(self.explain_divergence(stopped, number))
         good = {i: reply for i, reply in sorted(replies.items()) if reply.kept is not None}
         if method.trains != "all":
-            uploads = {i: reply.upload for i, reply in good.items() if reply.upload is not None}
             server = self.aggregate(fed, server, uploads)
+        up = {i: tree.nbytes(upload) for i, upload in uploads.items()}
+        uploads.clear()  # they are as large as models
         trained_at = time.perf_counter()
         marks = self.marks((site, exam) for reply in good.values() for site, exam in reply.exam.items())
         explain: dict[str, Any] = {}
@@ -190,7 +199,7 @@ class Driver:
             "point": self.common.point, **self.results(marks),
             "train_loss": spread(n, {i: reply.loss for i, reply in good.items()}, None),
             "steps": spread(n, {i: reply.steps for i, reply in replies.items()}, 0),
-            "down": spread(n, down, 0), "up": spread(n, {i: tree.nbytes(up) for i, up in uploads.items()}, 0),
+            "down": spread(n, down, 0), "up": spread(n, up, 0),
             "explain": {key: value for key, value in explain.items() if value}, "stopped": stopped,
             "seconds": {"train": total - examining, "evaluate": examining, "total": total},
         }  # fmt: skip
@@ -235,9 +244,12 @@ class Driver:
         index = torch.tensor(numbers)
         how = self.common.method.weighting if self.spec.weighting == "auto" else self.spec.weighting
         weights = fed.sizes[index] if how == "size" else torch.ones(len(numbers), dtype=torch.float64)
-        stacked = {"model": {}, "extra": {}, **tree.stack([uploads[i] for i in numbers])}
+        stacked = {"model": {}, "extra": {}, **self.stacked([uploads[i] for i in numbers])}
         check_impersonal(stacked, self.private, "upload")
         return tree.detach(self.common.method.aggregate(fed, server, stacked, weights / weights.sum(), index))
+
+    def stacked(self, uploads: Sequence[State]) -> State:
+        return tree.stack(uploads)
 
     def message(self, payload: Payload, place: int, number: int) -> Received:
         """A client's own part of a payload."""
@@ -265,13 +277,16 @@ class Driver:
 
     def marks(self, exams: Iterable[tuple[int, Exam]]) -> Marks:
         """Metrics and the number of rows, for each part that a site was examined on."""
-        return {
-            site: {
-                part: {**self.task.metrics(statistics), "count": int(statistics["count"])}
-                for part, statistics in exam.items()
-            }
-            for site, exam in exams
-        }
+        found: Marks = {}
+        coming = iter(exams)
+        while some := dict(islice(coming, TOGETHER)):
+            found |= {site: {} for site in some}
+            for part in ("test", "validation"):
+                counted = {site: exam[part] for site, exam in some.items() if part in exam}
+                metrics = self.task.metrics_of(list(counted.values())) if counted else []
+                for (site, statistics), of_site in zip(counted.items(), metrics, strict=True):
+                    found[site][part] = {**of_site, "count": int(statistics["count"])}
+        return found
 
     def results(self, marks: Marks) -> dict[str, Any]:
         """Metrics per site: `{"test": {"accuracy": [...], ..., "count": [...]}, "validation": ...}`."""
@@ -310,7 +325,7 @@ class Driver:
         row: Row = {
             "round": self.round, "finish": True, "cohort": list(range(n)), "trainers": [], "point": self.common.point,
             **self.results(marks), "train_loss": [None] * n, "steps": steps if self.common.finish_epochs else [0] * n,
-            "down": [size_of_message(delivery.payload, i) for i in range(n)], "up": [0] * n, "explain": {},
+            "down": sizes_of_messages(delivery.payload, n), "up": [0] * n, "explain": {},
             "stopped": [], "seconds": {"train": 0.0, "evaluate": total, "total": total},
         }  # fmt: skip
         row = plain(row)

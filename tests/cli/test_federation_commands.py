@@ -17,6 +17,8 @@ from fedtailor.record import RunFolder
 
 pytest.importorskip("cryptography")
 
+from fedtailor.deploy.folder import Folder
+
 
 def test_from_init_to_revoke(call: Call) -> None:
     made = call("federation", "init", "clinic", "--name", "clinic", "--host", "127.0.0.1", "--method", "fedbn")
@@ -32,6 +34,15 @@ def test_from_init_to_revoke(call: Call) -> None:
     assert checked.code == 0 and "FedBN(), 40 rounds; invited: north" in checked.err
     shown = call("federation", "status", "clinic")
     assert shown.code == 0 and "not started" in shown.out and "(364 days)" in shown.out
+    assert "the server does not run: `fedtailor serve clinic` starts it" in shown.out
+    folder = Folder(Path("clinic"))
+    folder.tell_online(["north"])
+    shown = call("federation", "status", "clinic")
+    assert "waiting for sites" in shown.out and "online" in shown.out and "does not run" not in shown.out
+    old = json.loads(Path("clinic/online.json").read_text())
+    Path("clinic/online.json").write_text(json.dumps({**old, "time": old["time"] - 60}))
+    shown = call("federation", "status", "clinic")
+    assert "not started" in shown.out and "online" not in shown.out
     assert call("federation", "revoke", "clinic", "north").code == 0
     assert "revoked" in call("federation", "status", "clinic").out
     assert call("federation", "rotate", "clinic", "north", "--out", "new.bundle").code == 0

@@ -77,6 +77,10 @@ def test_a_small_table(call: Call, small: None) -> None:
         assert "94.06" not in ended.out and Path(f"mine/fedmcsa-table2.{kind}").exists()
     page = Path("mine/fedmcsa-table2.html").read_text(encoding="utf-8")
     assert "http://" not in page and "https://" not in page and "2 rounds" in page
+    assert page.count("<figure>") == 2 and "Accuracy over the rounds" in page
+    for name in ("rounds", "rounds-narrow", "clients", "clients-narrow"):
+        assert all(Path(f"mine/fedmcsa-table2-figures/{name}.{kind}").exists() for kind in ("pdf", "png"))
+    assert "fedmcsa-table2-figures" in ended.err
     kept = sorted(path.name for path in Path("kept/fedmcsa-table2/quick").iterdir())
     assert len(kept) == 4 and all(path.endswith("-seed-0.json") for path in kept)
 
@@ -102,6 +106,10 @@ def test_a_page_of_kept_records(call: Call, small: None) -> None:
     assert "fedtailor reproduce fedmcsa:table2 --scale quick --keep results" in text
     assert stale.name in text and stale.name in ended.err
     assert "| FedAvg |" in text and "with digits in its place" in text
+    places = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
+    assert sorted(places) == [f"page/fedmcsa-table2-quick-{name}.png" for name in ("clients", "rounds")]
+    assert all(Path(place).read_bytes().startswith(b"\x89PNG") for place in places), "a figure that is shown is there"
+    assert sorted(str(path) for path in Path("page").iterdir()) == sorted(places)
 
 
 def test_ctrl_c_keeps_what_was_reached(tmp_path: Path) -> None:

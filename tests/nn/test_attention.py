@@ -260,11 +260,11 @@ def test_slots_do_not_change_the_base() -> None:
 @pytest.mark.parametrize(
     ("factory", "shape", "expected"),
     [
-        (lenet_bn, (3, 28, 28), {"block": [("pool1", 6), ("pool2", 16)], "conv": [("bn1", 6), ("bn2", 16)]}),
+        (lenet_bn, (3, 28, 28), {"block": [("relu1", 6), ("relu2", 16)], "conv": [("bn1", 6), ("bn2", 16)]}),
         (
             alexnet_bn, (3, 64, 64),
             {
-                "block": [("pool1", 64), ("pool2", 192), ("relu3", 384), ("relu4", 256), ("pool5", 256)],
+                "block": [("relu1", 64), ("relu2", 192), ("relu3", 384), ("relu4", 256), ("relu5", 256)],
                 "conv": [("bn1", 64), ("bn2", 192), ("bn3", 384), ("bn4", 256), ("bn5", 256)],
             },
         ),

@@ -59,7 +59,7 @@ def rollback(
     federation: Federation = None,
 ) -> None:
     """Forget the states after a round; the server goes on with this site from there."""
-    from fedtailor.deploy.store import held
+    from fedtailor.deploy.lock import held
 
     with held(state / "lock", f"the state in {state}"):
         gone = _one(state, federation).rollback(to)

@@ -225,7 +225,7 @@ def announce(plan: Plan, todo: Sequence[Job], processes: int) -> None:
 
 
 def show(plan: Plan, counts: Mapping[Count, int], failed: Sequence[tuple[str, str]], repeat: str) -> None:
-    """The table and its claims here; the same as Markdown and as a page."""
+    """The table and its claims here; the same as Markdown and, with its figures, as a page; and these as files."""
     from fedtailor.papers import page
     from fedtailor.papers.outcome import Records, outcome
     from fedtailor.papers.plan import folder_of
@@ -254,3 +254,8 @@ def show(plan: Plan, counts: Mapping[Count, int], failed: Sequence[tuple[str, st
     (plan.out / f"{name}.md").write_text(page.as_markdown(found), encoding="utf-8")
     (plan.out / f"{name}.html").write_text(page.as_html(found, repeat), encoding="utf-8")
     say(f"The same with every comparison: {plan.out / name}.html and .md")
+    if found.records:
+        from fedtailor.papers import figures
+
+        if figures.write(found, plan.out / f"{name}-figures"):
+            say(f"Its figures, for one and two columns of a paper, as PDF and PNG: {plan.out / name}-figures")

@@ -155,7 +155,7 @@ def write_onnx(path: Path, card: Card, module: nn.Module) -> None:
         import onnxscript  # noqa: F401
     except ImportError:
         raise WrongInput("ONNX needs more packages; install them with: pip install 'fedtailor[onnx]'") from None
-    example = torch.zeros(2, *card.shape)
+    example = torch.zeros(2, *card.shape, dtype=torch.int64 if card.words else torch.float32)
     rows = torch.export.Dim("rows")
     torch.onnx.export(
         module, (example,), path, input_names=["x"], output_names=["out"], dynamic_shapes=({0: rows},), dynamo=True,
@@ -166,6 +166,7 @@ def write_onnx(path: Path, card: Card, module: nn.Module) -> None:
 @torch.no_grad()
 def predict(card: Card, module: nn.Module, x: Tensor) -> list[tuple[str, float]]:
     """A label and its probability for each row; for a regression the value, and 1."""
+    x = x.long() if card.words else x
     out = torch.cat([module(some) for some in torch.split(x, MOST_ROWS)])
     if card.task == "regression":
         return [(f"{value:g}", 1.0) for value in out.reshape(len(out), -1)[:, 0].tolist()]

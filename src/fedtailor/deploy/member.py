@@ -18,9 +18,9 @@ from torch import Tensor
 from fedtailor import __version__, tree
 from fedtailor.data.federation import Federation
 from fedtailor.deploy import wire
-from fedtailor.deploy.envelope import SERVER, Letter, Refused, Seal, Sealed
+from fedtailor.deploy.envelope import Letter, Refused, Seal, Sealed
 from fedtailor.deploy.outline import check_form, outline
-from fedtailor.deploy.settings import Form, check_method
+from fedtailor.deploy.settings import SERVER, Form, check_method
 from fedtailor.deploy.store import Journal, Store, StoreError
 from fedtailor.deploy.wire import BadMessage
 from fedtailor.driver import Driver

@@ -52,8 +52,8 @@ def resnet18(
     parts |= OrderedDict(
         conv1=HeConv(shape[0], 64, 7, 2, 3, bias=False),
         bn1=nn.BatchNorm2d(64),
+        maxpool=nn.MaxPool2d(3, 2, 1),  # before the ReLU: the same, on a quarter of the numbers
         relu=nn.ReLU(),
-        maxpool=nn.MaxPool2d(3, 2, 1),
     )
     inside = 64
     for number, channels in enumerate(STAGES, 1):

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from fedtailor.papers.drawing import Courses, Panel, PerClient, Sweep
 from fedtailor.papers.preset import Cell, Claim, Number, Problem, Reading, Scale, Table, chain
 from fedtailor.papers.published import Key
 
@@ -152,6 +153,7 @@ def figure5(scale: Scale) -> Iterator[Cell]:
         for s in SIGMAS:
             yield cell(sigma_row(s), problem, f"FedMCSA(sigma={s}, lam=5.0, anchor='moving')", scale, {},
                        printed=False, differences=(LAMBDA,))  # fmt: skip
+        yield cell("FedAvg", problem, "FedAvg()", scale, {"weight_decay": 0.0}, printed=False)
         yield local(problem, scale)
 
 
@@ -160,6 +162,8 @@ def sigma_row(s: float) -> str:
 
 
 ON_MLR, ON_DNN = ("Synthetic/MLR",), ("Synthetic/DNN",)
+ROWS = ("FedMCSA", "FedMCSA-MCSA", "FedAvg", "FedAvg+MCSA", "pFedMe", "pFedMe+MCSA")
+ALL = Panel("", {**{row: row for row in ROWS}, FIXED: "fixed anchor"})
 OTHERS = ("FedAvg", "FedProx", "Per-FedAvg", "pFedMe(GM)", "pFedMe(PM)", "HeurFedAMP")
 TABLES = (
     Table(
@@ -180,6 +184,7 @@ TABLES = (
             Claim("FedMCSA as its Algorithm 1 is printed, with a fixed anchor, is as good", chain("FedMCSA", FIXED),
                   AS_PRINTED, whose="ours", expects="level"),
         ),
+        drawings=(Courses(panels=(ALL,)), PerClient()),
     ),
     Table(
         "fedmcsa", "figure5", "Accuracy over the scale of attention, FedMCSA's figure 5", figure5,
@@ -191,5 +196,9 @@ TABLES = (
             Claim("FedMCSA at sigma = 100 is better than training alone", chain("sigma=100", "Local"), whose="ours"),
         ),
         about="The paper draws curves and names the sigma from which on accuracy no longer grows: 30 and 70.",
+        drawings=(
+            Sweep("σ", {sigma_row(s): s for s in SIGMAS}, {ON_MLR[0]: 30.0, ON_DNN[0]: 70.0}),
+            Courses(panels=(Panel("", {sigma_row(s): f"σ = {s:g}" for s in SIGMAS}),)),
+        ),
     ),
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from fedtailor.papers.preset import Cell, Count, Number, Scale, Table
@@ -68,6 +68,7 @@ class Outcome:
     counted: tuple[Counted, ...] = ()
     refused: tuple[tuple[Cell, str], ...] = ()
     failed: tuple[tuple[str, str], ...] = ()  # cells that came to no end, and why
+    records: Mapping[str, Records] = field(default_factory=dict)  # complete ones, by the folder of their cell
 
     @property
     def done(self) -> int:
@@ -130,7 +131,7 @@ def outcome(
     counted = tuple(
         Counted(count, number, table.printed.at(count.key)) for count, number in (counts or {}).items() if table.printed
     )
-    return Outcome(table, scale, tuple(lines), counted, tuple(refused), tuple(failed))
+    return Outcome(table, scale, tuple(lines), counted, tuple(refused), tuple(failed), found)
 
 
 def shortage(cell: Cell, records: Records) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -192,7 +193,9 @@ def omissions(found: Outcome) -> list[tuple[str, list[str]]]:
 
 def as_html(found: Outcome, command: str) -> str:
     """One page that needs no network."""
-    from fedtailor.report.page import fold, shell
+    from fedtailor.papers.figures import pictures
+    from fedtailor.report.page import fold, picture, shell
+    from fedtailor.report.style import MARKED
 
     claims = "".join(
         f"<li>{escape(text)}: <strong>{escape(verdict)}</strong>{fold('Each comparison', listed(detail))}</li>"
@@ -201,6 +204,7 @@ def as_html(found: Outcome, command: str) -> str:
     parts = {
         "Claims": f"<ul>{claims}</ul>",
         **{block.title: html_table(block) for block in blocks(found)},
+        **{p.title: picture(partial(p.draw, MARKED), p.name, p.title, p.caption) for p in pictures(found)},
         "How to read it": f"<p>{escape(caption(found))}</p>",
         "Notes": listed(list(found.notes), "ol"),
         **{title: listed(lines) for title, lines in omissions(found)},

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from fedtailor.papers.drawing import Courses, Panel, PerClient
 from fedtailor.papers.preset import Cell, Claim, Count, Number, Problem, Reading, Scale, Table, chain
 from fedtailor.papers.published import Key
 
@@ -96,6 +97,8 @@ def counts(network: str, model: str, classes: int, shape: tuple[int, ...], unit:
 
 
 AVERAGE = ("Average",)
+SHORT = {"pFedLA_s+SE": "+ SE", "pFedLA_s+ECA": "+ ECA", "pFedLA_s+CA": "+ CA", "pFedLA_h": "+ hybrid"}
+BY_BASE = tuple(Panel(b, {b: b, **{row_of(b, variant): name for variant, name in SHORT.items()}}) for b in BASES)
 TABLES = (
     Table(
         "pfedla", "table1", "Local attention on five sets of digits, pFedLA's table 1", table1,
@@ -108,7 +111,7 @@ TABLES = (
             Claim("FedBN with coordinate attention is better than training alone", chain("FedBN + CA", "Local"),
                   AVERAGE, whose="ours"),
         ),
-        band=2.0, eligible=("quick", "full"),
+        band=2.0, eligible=("quick", "full"), drawings=(Courses(panels=BY_BASE), PerClient()),
     ),
     Table(
         "pfedla", "table2", "Parameters of LeNet with each kind of attention, pFedLA's table 2",
@@ -125,5 +128,6 @@ TABLES = (
         claims=(Claim("Private attention is better than shared, and shared better than none",
                       chain(PRIVATE, SHARED, NONE), AVERAGE),),
         eligible=("quick", "full"), about="The paper draws curves on Office-31 and prints no numbers.",
+        drawings=(Courses(panels=(Panel("", {PRIVATE: "private SE", SHARED: "shared SE", NONE: NONE}),)), PerClient()),
     ),
 )  # fmt: skip
