@@ -139,6 +139,17 @@ def test_wrong_input_is_named_with_its_line(name: str, tmp_path: Path) -> None:
         table(write(tmp_path / "t.csv", text), **{"label": "ill", "site": "site", **options})  # type: ignore[arg-type]
 
 
+def test_a_class_of_one_site_and_a_site_of_one_row_are_no_errors(tmp_path: Path) -> None:
+    """The network has an output for each class all the same; a single row is trained on, none is left to test."""
+    write(tmp_path / "sites" / "a.csv", "x,y\n" + "".join(f"{i},{'no' if i % 2 else 'yes'}\n" for i in range(8)))
+    write(tmp_path / "sites" / "b.csv", "x,y\n" + "".join(f"{i},{'no' if i % 2 else 'rare'}\n" for i in range(8)))
+    write(tmp_path / "sites" / "c.csv", "x,y\n1,no\n")
+    made = load(f"table({str(tmp_path / 'sites')!r}, label='y')")
+    assert made.classes == ("no", "rare", "yes") and made.label_counts().shape == (3, 3)
+    assert made.label_counts()[0, 1] == 0 and made.label_counts()[1, 2] == 0
+    assert made.sizes[2] == 1 and len(made.test[2]) == 0
+
+
 def test_files_and_folders_that_are_no_tables(tmp_path: Path) -> None:
     with pytest.raises(WrongInput, match="there is no file"):
         table(str(tmp_path / "t.csv"), label="y")
