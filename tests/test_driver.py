@@ -85,7 +85,7 @@ def test_an_adapted_point_needs_an_adapted_model() -> None:
 def test_weights_are_sizes_or_equal(weighting: str, shares: tuple[int, ...]) -> None:
     class Tap(Driver):
         def aggregate(self, fed, server, uploads):
-            self.uploads = uploads
+            self.uploads = dict(uploads)  # they are let go once they are stacked
             return super().aggregate(fed, server, uploads)
 
     driver = toy_driver(ft.FedAvg(), cohort=1.0, weighting=weighting, kind=Tap)

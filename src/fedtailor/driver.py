@@ -38,7 +38,6 @@ from fedtailor.store import Kept
 from fedtailor.tree import State, Tree
 
 TOGETHER = 256  # exams whose metrics are computed at once
-
 Marks = dict[int, dict[str, dict[str, float]]]  # metrics by site and part
 
 
@@ -168,8 +167,7 @@ class Driver:
             uploads = self.outboxes(cohort)
             server = self.aggregate(fed, server, uploads)
         payload, work = self.work_of(fed, server, cohort)
-        sizes = sizes_of_messages(payload, len(cohort))
-        down = {i: size + self.public_due(i) for i, size in zip(cohort, sizes, strict=True)}
+        sizes = zip(cohort, sizes_of_messages(payload, len(cohort)), strict=True)
         examine = number % self.spec.eval_every == 0 or number == self.spec.rounds
         kept = self.kept.copy()
         replies: dict[int, Reply] = {}
@@ -199,7 +197,7 @@ class Driver:
             "point": self.common.point, **self.results(marks),
             "train_loss": spread(n, {i: reply.loss for i, reply in good.items()}, None),
             "steps": spread(n, {i: reply.steps for i, reply in replies.items()}, 0),
-            "down": spread(n, down, 0), "up": spread(n, up, 0),
+            "down": spread(n, {i: size + self.public_due(i) for i, size in sizes}, 0), "up": spread(n, up, 0),
             "explain": {key: value for key, value in explain.items() if value}, "stopped": stopped,
             "seconds": {"train": total - examining, "evaluate": examining, "total": total},
         }  # fmt: skip
@@ -277,15 +275,13 @@ class Driver:
 
     def marks(self, exams: Iterable[tuple[int, Exam]]) -> Marks:
         """Metrics and the number of rows, for each part that a site was examined on."""
-        found: Marks = {}
-        coming = iter(exams)
+        found, coming = Marks(), iter(exams)
         while some := dict(islice(coming, TOGETHER)):
             found |= {site: {} for site in some}
             for part in ("test", "validation"):
                 counted = {site: exam[part] for site, exam in some.items() if part in exam}
-                metrics = self.task.metrics_of(list(counted.values())) if counted else []
-                for (site, statistics), of_site in zip(counted.items(), metrics, strict=True):
-                    found[site][part] = {**of_site, "count": int(statistics["count"])}
+                for site, metrics in zip(counted, self.task.metrics_of([*counted.values()]), strict=True):
+                    found[site][part] = {**metrics, "count": int(counted[site]["count"])}
         return found
 
     def results(self, marks: Marks) -> dict[str, Any]:

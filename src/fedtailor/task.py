@@ -43,6 +43,8 @@ class Task:
 
     def metrics_of(self, several: Sequence[Statistics]) -> list[dict[str, float]]:
         """The metrics of several clients, of each by itself."""
+        if not several:
+            return []
         stacked = {name: torch.stack([one[name] for one in several]) for name in several[0]}
         if not bool(stacked["count"].all()):
             raise ValueError("no row was counted, so there is no metric; write None for a client without rows")
