@@ -46,6 +46,8 @@ class Task:
 
     def metrics_of(self, several: Sequence[Statistics]) -> list[dict[str, float]]:
         """The metrics of several clients, of each by itself."""
+        if not several:
+            return []
         stacked = {name: torch.stack([one[name] for one in several]) for name in several[0]}
         if not bool(stacked["count"].all()):
             raise ValueError("no row was counted, so there is no metric; write None for a client without rows")
@@ -54,15 +56,13 @@ class Task:
 
     def marks(self, exams: Iterable[tuple[int, Mapping[str, Statistics]]]) -> Marks:
         """Metrics and the number of rows, for each part that a site was examined on."""
-        found: Marks = {}
-        coming = iter(exams)
+        found, coming = Marks(), iter(exams)
         while some := dict(islice(coming, TOGETHER)):
             found |= {site: {} for site in some}
             for part in ("test", "validation"):
                 counted = {site: exam[part] for site, exam in some.items() if part in exam}
-                metrics = self.metrics_of(list(counted.values())) if counted else []
-                for (site, statistics), of_site in zip(counted.items(), metrics, strict=True):
-                    found[site][part] = {**of_site, "count": int(statistics["count"])}
+                for site, metrics in zip(counted, self.metrics_of([*counted.values()]), strict=True):
+                    found[site][part] = {**metrics, "count": int(counted[site]["count"])}
         return found
 
 
