@@ -7,36 +7,23 @@ import resource
 import pytest
 import torch
 
-from fedtailor import RunSpec
-from fedtailor.data.federation import Federation
-from fedtailor.driver import Driver
-from fedtailor.methods import FedAvg
 from fedtailor.runners import memory
-from fedtailor.runners.stacked import Stacked
+from fedtailor.runners.sequential import working
 
-CLIENTS, ROWS, BATCH = 5, 160, 32
+NUMBERS, TENSORS = 1_000_000, 16  # 64 megabytes in all
 
 
-def pictures() -> Federation:
-    n = CLIENTS * (ROWS + 1)
-    drawn = torch.Generator().manual_seed(0)
-    lists = torch.arange(n).split([ROWS, 1] * CLIENTS)
-    return Federation(
-        name="pictures", x=torch.randn(n, 3, 28, 28, generator=drawn), y=torch.randint(0, 10, (n,), generator=drawn),
-        train=lists[::2], test=lists[1::2], validation=(torch.empty(0, dtype=torch.int64),) * CLIENTS,
-        clients=tuple(map(str, range(CLIENTS))), groups=(0,) * CLIENTS, group_names=("all",),
-        classes=tuple(map(str, range(10))),
-    )  # fmt: skip
+def step() -> None:
+    """So much is in use at once, and then is not."""
+    _ = [torch.ones(NUMBERS) for _ in range(TENSORS)]
 
 
 @pytest.mark.skipif(memory.library() is None, reason="the C library is not the GNU one")
-def test_rounds_ask_the_system_for_hardly_any_memory_once_there_was_one() -> None:
-    spec = RunSpec(method=FedAvg(), model="lenet_bn", rounds=9, eval_every=9, batch=BATCH, lr=0.01)
-    driver = Driver(spec, pictures(), runner=Stacked(threads=1))
-    driver.step()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(3):
-        driver.step()
-    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-    page, largest = resource.getpagesize(), CLIENTS * BATCH * 6 * 24 * 24 * 4  # bytes of the first activations
-    assert faults < largest / page, "as many pages as one step's first activations take, in three rounds"
+def test_a_step_is_not_given_memory_anew() -> None:
+    with working(1):
+        step()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(3):
+            step()
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    assert faults < NUMBERS * 4 / resource.getpagesize(), "fewer pages in three steps than one of the tensors has"
