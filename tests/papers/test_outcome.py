@@ -52,6 +52,14 @@ def lines(found: Outcome) -> dict[str, tuple[str, ...]]:
     return {row[0]: row[1:] for row in block.rows}
 
 
+def test_a_column_of_other_data_is_not_compared() -> None:
+    """Though the rest of the cell is; and a table that claims nothing has no list of claims."""
+    other = replace(FEDAVG, numbers=tuple(replace(number, comparable=False) for number in FEDAVG.numbers))
+    found = outcome(replace(SMALL_TABLE, claims=()), "full", [other], lambda cell: {0: record(cell, 0, 0.92)})
+    assert [line.verdict for line in found.lines] == ["not compared"]
+    assert "Claims:" not in page.as_markdown(found) and "Claims:" in page.as_markdown(made({}))
+
+
 def test_a_number_stands_beside_the_papers_and_that_of_training_alone() -> None:
     """FedMCSA's table 2 prints 92.39 and 98.82; by hand, 92 and 93 have the mean 92.5 and the deviation 0.71."""
     found = made({

@@ -122,7 +122,7 @@ def outcome(
             ours = values(of_cell, number)
             printed = table.printed.at(number.key) if table.printed and number.key else None
             rounds = [best_round(record, number.reading) for record in of_cell.values()]
-            comparable = cell.comparable and not fewer
+            comparable = cell.comparable and number.comparable and not fewer
             verdict = met(ours, len(of_cell), printed.mean if printed else None, table.band, comparable)
             lines.append(Line(
                 cell, number, ours, alone.get(number.column, {}), printed, verdict, points,

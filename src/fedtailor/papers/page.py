@@ -159,9 +159,11 @@ def as_markdown(found: Outcome, level: int = 1) -> str:
     parts += [caption(found), ""]
     if found.notes:
         parts += ["Notes:", "", *(f"{number}. {text}" for text, number in found.notes.items()), ""]
-    parts += ["Claims:", ""]
-    for text, verdict, detail in claim_lines(found):
-        parts.append(f"- {text}: **{verdict}**" + (f" ({'; '.join(detail)})" if detail else ""))
+    claims = [
+        f"- {text}: **{verdict}**" + (f" ({'; '.join(detail)})" if detail else "")
+        for text, verdict, detail in claim_lines(found)
+    ]
+    parts += ["Claims:", "", *claims] if claims else []
     for title, lines in omissions(found):
         parts += ["", f"{title}:", "", *(f"- {line}" for line in lines)]
     return "\n".join(parts) + "\n"

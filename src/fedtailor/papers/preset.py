@@ -84,6 +84,7 @@ class Number:
     column: str
     reading: Reading
     key: Key | None = None
+    comparable: bool = True  # whether the data of this column are those of the paper
 
 
 @dataclass(frozen=True)
