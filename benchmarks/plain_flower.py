@@ -84,7 +84,8 @@ def measured(base: Path, megabytes: float, rounds: int, processes: list[subproce
     authority = str(base / "keys" / "ca.crt")
     keys.write_private(base / "secret", os.urandom(32).hex().encode())
     environment = {
-        **os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
+        **{name: value for name, value in os.environ.items() if not name.startswith("FLWR_")},
+        "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "PATH": f"{programs}:{os.environ['PATH']}",
     }  # fmt: skip
 

@@ -325,6 +325,27 @@ def net_names(arch: Arch, model: tree.Tree) -> tree.Tree:
     return {name: by_tensor[id(tensor)] for name, tensor in own.items()}
 
 
+def test_the_largest_is_taken_before_the_relu_to_the_same_bits() -> None:
+    """Where all of a window are below zero, or two of it are equal, as well; and the ReLU sees a quarter."""
+    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 4, 3), nn.ReLU(),
+                        nn.MaxPool2d(3, 2, 1), nn.Flatten(), nn.Linear(36, 5))  # fmt: skip
+    x = torch.randn(6, 2, 16, 16, generator=torch.Generator().manual_seed(0))
+    x[0] = -1.0
+    x[1] = 1.0
+    arch, seen = Arch(net), []
+    model = {name: value.requires_grad_() for name, value in arch.values().items()}
+    alone = nn.Sequential(*net)
+    hook = net[1].register_forward_hook(lambda _, inputs, out: seen.append(out.shape))
+    found, _ = arch.apply(model, x)
+    expected = torch.func.functional_call(alone, model, x)
+    hook.remove()
+    assert [shape[2] for shape in seen] == [7, 14]
+    assert torch.equal(found, expected)
+    slopes = [torch.autograd.grad((out**2).sum(), list(model.values())) for out in (found, expected)]
+    for ours, theirs in zip(*slopes, strict=True):
+        assert torch.equal(ours, theirs)
+
+
 def test_features_are_the_input_of_the_last_layer(arch: Arch) -> None:
     model = other_values(arch)
     seen: list[Tensor] = []

@@ -14,7 +14,7 @@ from fedtailor.driver import Callback, Diverged, Driver
 from fedtailor.method import Fitted, Method, Payload
 from fedtailor.record import RunFolder
 from fedtailor.registry import WrongInput
-from fedtailor.site import statistics
+from fedtailor.site import finite, statistics
 from fedtailor.toy import ToyNet, run, toy_driver, toy_federation
 
 
@@ -85,7 +85,7 @@ def test_an_adapted_point_needs_an_adapted_model() -> None:
 def test_weights_are_sizes_or_equal(weighting: str, shares: tuple[int, ...]) -> None:
     class Tap(Driver):
         def aggregate(self, fed, server, uploads):
-            self.uploads = uploads
+            self.uploads = dict(uploads)  # the driver lets go of its own
             return super().aggregate(fed, server, uploads)
 
     driver = toy_driver(ft.FedAvg(), cohort=1.0, weighting=weighting, kind=Tap)
@@ -155,6 +155,15 @@ def test_a_nan_loss_counts_as_divergence() -> None:
     federation.x[federation.train[1]] = 1e38
     with pytest.raises(Diverged, match="site-1"):
         run(toy_driver(ft.FedAvg(), cohort=1.0, federation=federation))
+
+
+def test_finite_rows_are_told_from_others_where_their_sum_is_not() -> None:
+    largest = torch.finfo(torch.float32).max
+    rows = torch.tensor([[largest, largest], [1.0, torch.nan], [torch.inf, -torch.inf], [0.0, 1.0]])
+    assert finite(rows).tolist() == [True, False, False, True]
+    assert finite(rows[3:]).tolist() == [True] and finite(rows[0]).tolist() == [True, True]
+    assert finite(torch.zeros(2, 0)).tolist() == [True, True]
+    assert finite(rows.view(2, 2, 1, 2)).tolist() == [False, False]
 
 
 def test_ctrl_c_saves_the_last_whole_round(tmp_path: Path) -> None:

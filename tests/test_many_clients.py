@@ -92,6 +92,23 @@ def test_states_are_values(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [state["w"][0].item() for state in last] == [0, 1, 2, 0, 4] and len(last) == 5
 
 
+def test_a_first_state_is_made_once_and_let_go_when_it_is_replaced() -> None:
+    """Also by rounds that replace nothing, as those of a method that keeps nothing."""
+    made: list[int] = []
+
+    def first(number: int) -> dict[str, Any]:
+        made.append(number)
+        return {"w": torch.full((2,), float(number))}
+
+    kept = Kept(3, first)
+    made.clear()
+    for round in range(1, 4):
+        kept = kept.copy()
+        assert [state["w"][0].item() for state in kept][:2] == [0, 1]
+        kept.put(2, {"w": torch.zeros(2)}, round)
+    assert made == [0, 1, 2] and set(kept.firsts) == {0, 1}
+
+
 def test_a_lane_is_cut_out_of_its_stack() -> None:
     """Else one client's state would keep those of all that trained beside it."""
     stack = torch.randn(64, 100)

@@ -243,6 +243,21 @@ def test_r2_of_the_mean_as_prediction_is_zero() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_metrics_of_several_are_those_of_each(name: str) -> None:
+    """Of one with equal labels, one with a single row, and one that is no number."""
+    several = [batch(name, rows, seed) for seed, rows in enumerate((30, 1, 8))]
+    several[0][1][:] = 2
+    several[2][0][3] = torch.nan
+    statistics = [task.of(name).statistics(out, y) for out, y in several]
+    found = task.of(name).metrics_of(statistics)
+    assert found[0] != found[1]
+    for together, alone in zip(found, statistics, strict=True):
+        assert together == pytest.approx(task.of(name).metrics(alone), rel=1e-14, nan_ok=True)
+    with pytest.raises(ValueError, match="no row was counted"):
+        task.of(name).metrics_of([statistics[0], task.of(name).statistics(*batch(name, 0))])
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_no_rows_have_no_metrics(name: str) -> None:
     out, y = batch(name, 0)
     with pytest.raises(ValueError, match="no row was counted"):

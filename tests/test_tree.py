@@ -103,6 +103,20 @@ def test_a_half_precision_mean_is_rounded_once(dtype: torch.dtype) -> None:
     assert int((got == torch.from_numpy(exact).to(dtype)).sum()) > 990
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("clients", [1, 2, 3, 10, 33])
+def test_a_large_tensor_is_averaged_in_blocks_to_the_same_bits(
+    dtype: torch.dtype, clients: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = torch.Generator().manual_seed(clients)
+    stacked = {"w": torch.randn(clients, 37, 1001, generator=drawn).to(dtype), "b": torch.ones(clients, 3)}
+    weights = torch.rand(clients, generator=drawn)
+    whole = tree.mean(stacked, weights)
+    monkeypatch.setattr(tree, "BLOCK", 5000)
+    found = tree.mean(stacked, weights)
+    assert list(found) == ["w", "b"] and torch.equal(found["w"], whole["w"]) and found["w"].dtype is dtype
+
+
 def test_counters_are_never_averaged() -> None:
     stacked = {"counter": torch.tensor([4, 9, 7]), "flag": torch.tensor([False, True, False])}
     for weights in ([1.0, 1.0, 1.0], [0.9, 0.0, 0.1]):

@@ -114,6 +114,9 @@ def test_a_budget_that_does_not_reach_draws_some() -> None:
     few = drawn(every, 5, seed=1)
     assert few[0] == every[0] and len(set(few)) == 5 and set(few) <= set(every)
     assert drawn(every, 5, seed=1) == few != drawn(every, 5, seed=2)
+    often = [drawn(every, len(every) // 2, seed) for seed in range(30)]
+    assert all(len(set(some)) == len(every) // 2 for some in often), "none twice"
+    assert set().union(*often) == set(every), "each may be among them"
     assert drawn(every, len(every), seed=1) == every
     assert len(tune(federation, spec_of(FedMCSA(), federation), 0.5).trials) == 5
 

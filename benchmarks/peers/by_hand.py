@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedtailor.runners import memory
 from peers.bundle import Bundle
 from peers.line import Line
 
@@ -165,6 +166,7 @@ TRAINED = {"mlr": dense, "dnn": dense, "cnn4": cnn4, "lenet_bn": lenet_bn}
 
 def main() -> None:
     torch.set_float32_matmul_precision("medium")  # on CPU the faster of two libraries, and as exact in float32
+    memory.keep_freed()
     line = Line()
     for path, options in line.bundles():
         loop = ByHand(Bundle.load(path, **options))

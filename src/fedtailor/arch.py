@@ -8,6 +8,7 @@ together with the norm that follows it, in the order in which the network regist
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -31,6 +32,7 @@ class Arch:
 
     def __init__(self, net: nn.Module):
         self.net = net
+        self._steps = pooled_first(net)
         self.layout = ""  # of pictures in memory; "channels_last" may be faster, to the same numbers but for rounding
         parameters = dict(net.named_parameters())
         buffers = {name: b for name, b in net.named_buffers() if name in net.state_dict()}
@@ -114,7 +116,8 @@ class Arch:
         """
         if self.net.training is not train:
             self.net.train(train)
-        buffers = {name: model[name].detach().clone() if train else model[name] for name in self.buffers}
+        with torch.no_grad():  # a copy, for batch norm moves its statistics in place
+            buffers = {name: model[name].clone() if train else model[name] for name in self.buffers}
         values = {**model, **buffers} if buffers else model
         if self.names:
             x = unpacked(x, model[self.names[0]].dtype)
@@ -123,7 +126,9 @@ class Arch:
         try:
             for place, leaf, name, _ in self._places:
                 place[leaf] = values[name]
-            out: Tensor = self.net(x)
+            out: Tensor = x
+            for step in self._steps:
+                out = step(out)
         finally:
             for place, leaf, _, own in self._places:
                 place[leaf] = own
@@ -168,6 +173,18 @@ class Arch:
         """The path of the last linear (or convolution) layer."""
         paths = [path for path, module in self.net.named_modules() if isinstance(module, OUTPUTS)]
         return paths[-1] if paths else ""
+
+
+def pooled_first(net: nn.Module) -> list[nn.Module]:
+    """What a network does one after the other. Where the largest of some numbers follows a ReLU it is taken first: the
+    same numbers and gradients, for both keep the order of values, and the ReLU has fewer of them to look at."""
+    if type(net) is not nn.Sequential:
+        return [net]
+    steps = list(net)
+    for place, (one, after) in enumerate(pairwise(net)):
+        if type(one) is nn.ReLU and type(after) is nn.MaxPool2d and not after.return_indices:
+            steps[place : place + 2] = after, one
+    return steps if steps != list(net) else [net]
 
 
 def channels_last(x: Tensor) -> Tensor:

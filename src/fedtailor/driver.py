@@ -11,7 +11,7 @@ import shlex
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -24,7 +24,7 @@ import fedtailor
 from fedtailor import messages, schedule, task, tree
 from fedtailor.arch import Arch
 from fedtailor.data.federation import Federation
-from fedtailor.messages import Delivery, check_impersonal, size_of_message
+from fedtailor.messages import Delivery, check_impersonal, sizes_of_messages
 from fedtailor.method import Fed, MethodNote, Payload, Received, overrides, short
 from fedtailor.nn import make
 from fedtailor.record import Row, RunFolder, plain
@@ -34,9 +34,8 @@ from fedtailor.site import Common, Exam, Reply, Site, finished, randomness
 from fedtailor.sparse import spread
 from fedtailor.spec import RunSpec, check_device
 from fedtailor.store import Kept
+from fedtailor.task import Marks
 from fedtailor.tree import State, Tree
-
-Marks = dict[int, dict[str, dict[str, float]]]  # metrics by site and part
 
 
 class Diverged(RuntimeError):
@@ -165,22 +164,28 @@ class Driver:
             uploads = self.outboxes(cohort)
             server = self.aggregate(fed, server, uploads)
         payload, work = self.work_of(fed, server, cohort)
-        down = {i: size_of_message(payload, place) + self.public_due(i) for place, i in enumerate(cohort)}
+        sizes = sizes_of_messages(payload, len(cohort))
+        down = {i: size + self.public_due(i) for i, size in zip(cohort, sizes, strict=True)}
         examine = number % self.spec.eval_every == 0 or number == self.spec.rounds
         kept = self.kept.copy()
-        replies = {reply.number: reply for reply in self.collect(work, number, examine, kept)}
+        replies: dict[int, Reply] = {}
+        for reply in self.collect(work, number, examine, kept):
+            if reply.upload is not None:
+                uploads[reply.number] = reply.upload
+            replies[reply.number] = replace(reply, upload=None)
         stopped = sorted(i for i, reply in replies.items() if reply.kept is None)
         if stopped and (self.spec.on_nan == "stop" or len(stopped) == len(replies)):
             raise Diverged(self.explain_divergence(stopped, number))
         good = {i: reply for i, reply in sorted(replies.items()) if reply.kept is not None}
         if method.trains != "all":
-            uploads = {i: reply.upload for i, reply in good.items() if reply.upload is not None}
             server = self.aggregate(fed, server, uploads)
+        up = {i: tree.nbytes(upload) for i, upload in uploads.items()}
+        uploads.clear()  # they are as large as models
         trained_at = time.perf_counter()
-        marks = self.marks((site, exam) for reply in good.values() for site, exam in reply.exam.items())
+        marks = self.task.marks((site, exam) for reply in good.values() for site, exam in reply.exam.items())
         explain: dict[str, Any] = {}
         if examine:
-            marks |= self.marks(self.examine_others([i for i in range(n) if i not in good], payload, kept, number))
+            marks |= self.task.marks(self.examine_others([i for i in range(n) if i not in good], payload, kept, number))
             explain = {"server": method.explain_server(fed, server)}
             explain["clients"] = {i: dict(reply.explain) for i, reply in good.items() if reply.explain}
         examining = sum(reply.exam_seconds for reply in good.values()) + time.perf_counter() - trained_at
@@ -190,7 +195,7 @@ class Driver:
             "point": self.common.point, **self.results(marks),
             "train_loss": spread(n, {i: reply.loss for i, reply in good.items()}, None),
             "steps": spread(n, {i: reply.steps for i, reply in replies.items()}, 0),
-            "down": spread(n, down, 0), "up": spread(n, {i: tree.nbytes(up) for i, up in uploads.items()}, 0),
+            "down": spread(n, down, 0), "up": spread(n, up, 0),
             "explain": {key: value for key, value in explain.items() if value}, "stopped": stopped,
             "seconds": {"train": total - examining, "evaluate": examining, "total": total},
         }  # fmt: skip
@@ -235,9 +240,12 @@ class Driver:
         index = torch.tensor(numbers)
         how = self.common.method.weighting if self.spec.weighting == "auto" else self.spec.weighting
         weights = fed.sizes[index] if how == "size" else torch.ones(len(numbers), dtype=torch.float64)
-        stacked = {"model": {}, "extra": {}, **tree.stack([uploads[i] for i in numbers])}
+        stacked = {"model": {}, "extra": {}, **self.stacked([uploads[i] for i in numbers])}
         check_impersonal(stacked, self.private, "upload")
         return tree.detach(self.common.method.aggregate(fed, server, stacked, weights / weights.sum(), index))
+
+    def stacked(self, uploads: Sequence[State]) -> State:
+        return tree.stack(uploads)
 
     def message(self, payload: Payload, place: int, number: int) -> Received:
         """A client's own part of a payload."""
@@ -262,16 +270,6 @@ class Driver:
         work = [Work(site, self.kept, *sent[i]) for i, site in enumerate(self.sites)]
         for _, exams in self.runner.examine(work, self.spec.rounds, final=True):
             yield from exams.items()
-
-    def marks(self, exams: Iterable[tuple[int, Exam]]) -> Marks:
-        """Metrics and the number of rows, for each part that a site was examined on."""
-        return {
-            site: {
-                part: {**self.task.metrics(statistics), "count": int(statistics["count"])}
-                for part, statistics in exam.items()
-            }
-            for site, exam in exams
-        }
 
     def results(self, marks: Marks) -> dict[str, Any]:
         """Metrics per site: `{"test": {"accuracy": [...], ..., "count": [...]}, "validation": ...}`."""
@@ -301,7 +299,7 @@ class Driver:
         """The last row: every site's final model, examined. Moves no state, so that a run can be extended."""
         began = time.perf_counter()
         delivery = self.last_delivery()
-        marks = self.marks(self.final_exams(delivery))
+        marks = self.task.marks(self.final_exams(delivery))
         n, total = self.data.n, time.perf_counter() - began
         steps = [
             schedule.steps_of(rows, self.spec.batch, self.common.finish_epochs, None, self.sites[0].client(1).smallest)
@@ -310,7 +308,7 @@ class Driver:
         row: Row = {
             "round": self.round, "finish": True, "cohort": list(range(n)), "trainers": [], "point": self.common.point,
             **self.results(marks), "train_loss": [None] * n, "steps": steps if self.common.finish_epochs else [0] * n,
-            "down": [size_of_message(delivery.payload, i) for i in range(n)], "up": [0] * n, "explain": {},
+            "down": sizes_of_messages(delivery.payload, n), "up": [0] * n, "explain": {},
             "stopped": [], "seconds": {"train": 0.0, "evaluate": total, "total": total},
         }  # fmt: skip
         row = plain(row)

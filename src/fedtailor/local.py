@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedtailor import schedule
+from fedtailor import schedule, tree
 from fedtailor.arch import Arch
 from fedtailor.task import Task
 from fedtailor.tree import State, Tree
@@ -98,6 +98,19 @@ class Batch:
     step: int
 
 
+@dataclass(frozen=True, eq=False)
+class Pull:
+    """A penalty of mu/2 ||theta - anchor||^2 over some names. Its slope, mu (theta - anchor), need not be found by
+    differentiating: a runner may know it by this class."""
+
+    mu: float
+    anchor: Tree
+    names: Collection[str]
+
+    def __call__(self, theta: Tree) -> Tensor:
+        return self.mu / 2 * tree.sqdist(theta, self.anchor, self.names)
+
+
 @dataclass
 class Meter:
     """What the driver reads off a client's descents: their steps and losses."""
@@ -139,7 +152,7 @@ class Client:
 
     @property
     def size(self) -> int:
-        return len(self.rows)
+        return self.rows.shape[0]
 
     @property
     def steps(self) -> int:
@@ -165,7 +178,7 @@ class Client:
             start = 0
             for length in lengths[: left - step]:
                 rows = order[start : start + length]
-                x, y = self.x[rows], self.y[rows]
+                x, y = self.x.index_select(0, rows), self.y.index_select(0, rows)
                 for again in range(self.steps_per_batch):
                     yield Batch(x, y, step * self.steps_per_batch + again)
                 start, step = start + length, step + 1

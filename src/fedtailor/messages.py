@@ -53,15 +53,17 @@ def broadcast(payload: Payload) -> Received | None:
 
 def check_impersonal(state: Mapping[str, Any], private: frozenset[str], what: str) -> None:
     """Law 3: nothing personal on the wire."""
-    leaked = {path.rsplit("/", 1)[-1] for path in tree.flatten(state)} & private
+    leaked = {path.rsplit("/", 1)[-1] for path in tree.flatten(state)} & private if private else frozenset[str]()
     if leaked:
         raise RuntimeError(
             f"the {what} holds personal tensors: {', '.join(sorted(leaked))}; this is a fault of the method"
         )
 
 
-def size_of_message(payload: Payload, place: int) -> int:
-    """Bytes of a client's part of a payload as it would be encoded, found without unpacking it."""
-    content = {**payload.common, **tree.transform(lambda t: t[place], payload.own)}
-    peers = 0 if payload.peer_ids is None else int((payload.peer_ids[place] >= 0).sum())
-    return tree.nbytes(content) + (peers * tree.nbytes(tree.transform(lambda t: t[0], payload.peers)) if peers else 0)
+def sizes_of_messages(payload: Payload, count: int) -> list[int]:
+    """Bytes of each client's part of a payload as it would be encoded, found without unpacking it."""
+    content = tree.nbytes({**payload.common, **tree.transform(lambda t: t[0], payload.own)})
+    if payload.peer_ids is None:
+        return [content] * count
+    peer = tree.nbytes(tree.transform(lambda t: t[:1], payload.peers))
+    return [content + seen * peer for seen in (payload.peer_ids >= 0).sum(1).tolist()]

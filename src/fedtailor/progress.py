@@ -22,6 +22,11 @@ from fedtailor.report.outcomes import mean_of
 
 LINES = 10  # plain lines of a run ...
 PATIENCE = 300.0  # ... and at most so many seconds between two of them
+IN_ROUNDS = {  # what is tested after a round, and why that is not yet what the run ends with
+    "received": "of what a client received, before its training",
+    "trained": "of what a client trained, before the tuning at the end",
+    "adapted": "of a copy adapted from what a client received, before the last exchange",
+}
 
 
 class Progress(Callback):
@@ -102,8 +107,11 @@ class Progress(Callback):
         of, spent = driver.spec.rounds, time.perf_counter() - self.began
         self.rounds_done += of
         all_of = f" ({self._whole(0)})" if self.runs > 1 and self.display is None else ""
-        done = f"{of - self.first} rounds" if self.first else f"{of} rounds"
-        self._line(f"{self.title}: done, {self._score(driver, row)}, {done} in {words.duration(spent)}{all_of}")
+        done = f"{of - self.first} round{'s' if of - self.first > 1 else ''}"
+        score = f"{self._score(driver, row)} with the final models"
+        if self.score and self.score != self._score(driver, row):
+            score += f" (a round's is {IN_ROUNDS[driver.common.point]})"
+        self._line(f"{self.title}: done, {score}, {done} in {words.duration(spent)}{all_of}")
 
     def _score(self, driver: Driver, row: Row) -> str:
         """The mean over clients, as far as this row has it."""

@@ -247,6 +247,8 @@ def to_json(value: Any, indent: int | None = None) -> bytes:
 
 
 def plain(value: Any) -> Any:
+    if type(value) in (int, bool, str) or value is None or (type(value) is float and math.isfinite(value)):
+        return value  # most are, and the questions below take longer
     if isinstance(value, Tensor):
         return plain(value.tolist())
     if isinstance(value, Mapping):

@@ -59,7 +59,7 @@ def is_plugged(entry: Entry) -> bool:
     return entry.factory.__module__.partition(".")[0] != __package__
 
 
-def _key(name: str) -> str:
+def key(name: str) -> str:
     """Spelling does not matter: `FedBN`, `fedbn`, `fed-bn` and `fed_bn` are one name."""
     return name.replace("-", "").replace("_", "").lower()
 
@@ -80,13 +80,13 @@ def register(kind: str, name: str, *aliases: str) -> Callable[[F], F]:
         # the package's own come first, so that no plugin takes their names
         taken = _known(kind) if is_plugged(entry) else _entries[kind]
         for written in (name, *aliases):
-            known = taken.get(_key(written))
+            known = taken.get(key(written))
             if known is not None and _origin(known.factory) != _origin(factory):
                 raise WrongInput(
                     f"the {kind} name {written!r} is taken by {known.factory.__qualname__}; choose another"
                 )
         for written in (name, *aliases):
-            taken[_key(written)] = entry
+            taken[key(written)] = entry
         return factory
 
     return add
@@ -100,10 +100,10 @@ def names(kind: str) -> list[str]:
 def entry(kind: str, name: str) -> Entry:
     """The entry of a name, or an error that lists the nearest ones."""
     known = _known(kind)
-    found = known.get(_key(name))
+    found = known.get(key(name))
     if found is None:
-        near = difflib.get_close_matches(_key(name), list(known), n=3, cutoff=0.5)
-        close = dict.fromkeys(known[key].name for key in near)
+        near = difflib.get_close_matches(key(name), list(known), n=3, cutoff=0.5)
+        close = dict.fromkeys(known[one].name for one in near)
         hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(names(kind))}"
         raise WrongInput(
             f"there is no {kind} {brief(name)}; {hint} (`fedtailor list {kind if kind == 'data' else kind + 's'}`)"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from fedtailor.arch import Arch
@@ -18,6 +19,7 @@ from fedtailor.nn import Model, make
 from fedtailor.record import Row, RunFolder
 from fedtailor.registry import WrongInput
 from fedtailor.runners import Runner, planner
+from fedtailor.runners.sequential import working
 from fedtailor.spec import RunSpec
 
 
@@ -137,7 +139,12 @@ def restore(driver: Driver, folder: RunFolder) -> None:
 
 
 def go_on(driver: Driver, folder: RunFolder | None, callbacks: Sequence[Callback] = ()) -> Run:
-    """The rounds that are left, and the finish."""
+    """The rounds that are left, and the finish, on as many threads as its runner asks for."""
+    with working(driver.runner.plan().get("threads", torch.get_num_threads())):
+        return all_rounds(driver, folder, callbacks)
+
+
+def all_rounds(driver: Driver, folder: RunFolder | None, callbacks: Sequence[Callback]) -> Run:
     driver.listeners = callbacks
     saved = driver.round
     status = "failed"

@@ -135,14 +135,15 @@ def play(site: Site, kept: State, got: Received | None, round: int, examine: boo
     """A round of training, or nothing where it diverged. Without a message the client goes on from what it kept."""
     run, method = site.common, site.common.method
     client = site.client(round)
-    with site.randomness("fit", round):
-        if got is None:
-            got = Received(model=kept["anchor"], me=site.number)
-            model, state = kept["trained"], kept["method"]
-        else:
-            got = replace(got, model={**got.model, **kept["personal"]})
+    if got is None:
+        got = Received(model=kept["anchor"], me=site.number)
+        model, state = kept["trained"], kept["method"]
+    else:
+        got = replace(got, model={**got.model, **kept["personal"]})
+        with site.randomness("start", round):
             model, state = method.start(client, kept["method"], got)
-        client = replace(client, meter=type(client.meter)())  # what is reported is the training, not the start
+    client = replace(client, meter=type(client.meter)())  # what is reported is the training, not the start
+    with site.randomness("fit", round):  # anew: a start may draw for as long as any of the clients beside it goes on
         fitted = method.fit(client, state, model, got)
     fitted = Fitted(tree.detach(fitted.model), tree.detach(fitted.state), tree.detach(fitted.extra))
     if site.diverged(client.meter, fitted):
@@ -207,7 +208,7 @@ def take_exam(site: Site, model: Tree) -> dict[int, Exam]:
 def statistics(site: Site, model: Tree, rows: Tensor) -> Statistics:
     total: Statistics = {}
     for some in torch.split(rows, EXAM_BATCH):
-        out, _ = site.common.arch.apply(model, site.x[some], train=False)
+        out, _ = site.common.arch.apply(model, site.x.index_select(0, some), train=False)
         part = site.common.task.statistics(out, site.y[some])
         total = {name: total[name] + part[name] if total else part[name] for name in part}
     return total
@@ -219,10 +220,15 @@ def diverged(meter: Meter, fitted: Fitted) -> bool:
         losses = torch.stack(meter.losses)
         if not bool(losses.isfinite().all()) or bool(losses[-1] > EXPLODED * (1 + losses[0].abs())):
             return True
-    results = [
-        t for t in tree.flatten({"model": fitted.model, "extra": fitted.extra}).values() if t.is_floating_point()
-    ]
-    return not all(bool(t.isfinite().all()) for t in results)
+    results = tree.flatten({"model": fitted.model, "extra": fitted.extra}).values()
+    return not all(bool(finite(t[None])) for t in results if t.is_floating_point())
+
+
+def finite(rows: Tensor) -> Tensor:
+    """Whether all numbers of each row are finite: their sum tells it at once, unless it is not finite itself."""
+    rows = rows.unsqueeze(1).flatten(1)
+    by_sum = rows.sum(1).isfinite()
+    return by_sum if bool(by_sum.all()) else rows.isfinite().all(1)
 
 
 def without(state: Mapping[str, Any], names: frozenset[str]) -> State:

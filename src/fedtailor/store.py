@@ -133,6 +133,7 @@ class Kept(Sequence[State]):
         self.empty = not tree.flatten(sample)  # there is nothing to keep
         self.shelf = Shelf() if n > MANY or n * tree.nbytes(sample) > ROOM else None
         self.entries: list[State | Slip | None] = [None] * n
+        self.firsts: dict[int, State] = {}  # what `first` gave, where it can be remembered; the same for all copies
         self.when: NDArray[np.int64] = np.zeros(n, dtype=np.int64)  # the round that replaced it; 0: none did
 
     def __len__(self) -> int:
@@ -150,10 +151,11 @@ class Kept(Sequence[State]):
             return entry.shelf.get(entry)
         if entry is not None:
             return entry
-        state = self.first(number)
-        if self.shelf is None:  # where it can be remembered, it is
-            self.entries[number] = state
-        return state
+        if self.shelf is not None:
+            return self.first(number)
+        if number not in self.firsts:
+            self.firsts[number] = self.first(number)
+        return self.firsts[number]
 
     def __setitem__(self, number: int, state: State) -> None:
         """Replace one for good, outside the rounds."""
@@ -169,6 +171,7 @@ class Kept(Sequence[State]):
         if self.empty and not tree.flatten(state):
             return
         self.entries[number] = owned(state) if self.shelf is None else self.shelf.put(state)
+        self.firsts.pop(number, None)
         self.when[number] = round
 
     def replaced(self, after: int = 0) -> list[int]:

@@ -7,9 +7,9 @@ depends on data, so that a runner may batch them over clients.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -18,7 +18,10 @@ from torch.nn import functional as F
 from fedtailor.registry import WrongInput
 
 Statistics = Mapping[str, Tensor]
+Marks = dict[int, dict[str, dict[str, float]]]  # metrics by site and part
+OfEach = Callable[[Tensor, Tensor, Tensor, int], dict[str, Tensor]]
 
+TOGETHER = 256  # sites whose metrics are computed at once
 LEVELS, BEST = 512, 40.0  # of scores; the logarithm of odds from which on a probability is 1 in float64
 
 
@@ -30,12 +33,37 @@ class Task:
     loss: Callable[[Tensor, Tensor], Tensor]  # (outputs, y) -> mean over the batch
     losses: Callable[[Tensor, Tensor], Tensor]  # (outputs, y) -> one number a row, of which `loss` is the mean
     statistics: Callable[[Tensor, Tensor], dict[str, Tensor]]  # (outputs, y) -> sums over the batch
-    metrics: Callable[[Statistics], dict[str, float]]
+    measures: Callable[[Statistics], dict[str, Tensor]]  # of several clients: statistics stacked -> metrics, one each
     outputs: Callable[[int], int]  # number of classes -> number of outputs of a model
     primary: str
     higher_is_better: bool
     # (outputs, y, owner of each row, number of owners) -> the statistics of each, stacked; where they are quicker so
-    of_each: Callable[[Tensor, Tensor, Tensor, int], dict[str, Tensor]] | None = None
+    of_each: OfEach | None = None
+
+    def metrics(self, statistics: Statistics) -> dict[str, float]:
+        """The metrics of one client."""
+        return self.metrics_of([statistics])[0]
+
+    def metrics_of(self, several: Sequence[Statistics]) -> list[dict[str, float]]:
+        """The metrics of several clients, of each by itself."""
+        if not several:
+            return []
+        stacked = {name: torch.stack([one[name] for one in several]) for name in several[0]}
+        if not bool(stacked["count"].all()):
+            raise ValueError("no row was counted, so there is no metric; write None for a client without rows")
+        columns = {name: values.tolist() for name, values in self.measures(stacked).items()}
+        return [{name: values[place] for name, values in columns.items()} for place in range(len(several))]
+
+    def marks(self, exams: Iterable[tuple[int, Mapping[str, Statistics]]]) -> Marks:
+        """Metrics and the number of rows, for each part that a site was examined on."""
+        found, coming = Marks(), iter(exams)
+        while some := dict(islice(coming, TOGETHER)):
+            found |= {site: {} for site in some}
+            for part in ("test", "validation"):
+                counted = {site: exam[part] for site, exam in some.items() if part in exam}
+                for site, metrics in zip(counted, self.metrics_of([*counted.values()]), strict=True):
+                    found[site][part] = {**metrics, "count": int(counted[site]["count"])}
+        return found
 
 
 def of(name: str) -> Task:
@@ -54,12 +82,13 @@ def _cross_entropies(out: Tensor, y: Tensor) -> Tensor:
 
 
 def _classification_statistics(out: Tensor, y: Tensor) -> dict[str, Tensor]:
-    return {"loss_sum": F.cross_entropy(out.double(), y, reduction="sum"), **_counts(out, y)}
+    return _alone(_classification_of_each, out, y)
 
 
 def _classification_of_each(out: Tensor, y: Tensor, owner: Tensor, n: int) -> dict[str, Tensor]:
-    losses = F.cross_entropy(out.double(), y, reduction="none")
-    return {"loss_sum": losses.new_zeros(n).index_add(0, owner, losses), **_counts_of_each(out, y, owner, n)}
+    log_p = out.double().log_softmax(1)
+    losses = -log_p.gather(1, y.unsqueeze(1)).squeeze(1)
+    return {"loss_sum": losses.new_zeros(n).index_add(0, owner, losses), **_counts_of_each(out, log_p, y, owner, n)}
 
 
 def _soft_margin(out: Tensor, y: Tensor) -> Tensor:
@@ -72,12 +101,12 @@ def _soft_margins(out: Tensor, y: Tensor) -> Tensor:
 
 
 def _soft_margin_statistics(out: Tensor, y: Tensor) -> dict[str, Tensor]:
-    return {"loss_sum": _soft_margins(out.double(), y).sum(), **_counts(out, y)}
+    return _alone(_soft_margin_of_each, out, y)
 
 
 def _soft_margin_of_each(out: Tensor, y: Tensor, owner: Tensor, n: int) -> dict[str, Tensor]:
-    losses = _soft_margins(out.double(), y)
-    return {"loss_sum": losses.new_zeros(n).index_add(0, owner, losses), **_counts_of_each(out, y, owner, n)}
+    losses, log_p = _soft_margins(out.double(), y), out.double().log_softmax(1)
+    return {"loss_sum": losses.new_zeros(n).index_add(0, owner, losses), **_counts_of_each(out, log_p, y, owner, n)}
 
 
 def _one_hot(out: Tensor, y: Tensor) -> Tensor:
@@ -85,12 +114,13 @@ def _one_hot(out: Tensor, y: Tensor) -> Tensor:
     return y.unsqueeze(1) == torch.arange(out.shape[1], device=out.device)
 
 
-def _counts(out: Tensor, y: Tensor) -> dict[str, Tensor]:
-    alone = torch.zeros(len(y), dtype=torch.int64, device=out.device)
-    return {name: value[0] for name, value in _counts_of_each(out, y, alone, 1).items()}
+def _alone(of_each: OfEach, out: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """The statistics of rows that are all of one owner."""
+    owner = torch.zeros(len(y), dtype=torch.int64, device=out.device)
+    return {name: value[0] for name, value in of_each(out, y, owner, 1).items()}
 
 
-def _counts_of_each(out: Tensor, y: Tensor, owner: Tensor, n: int) -> dict[str, Tensor]:
+def _counts_of_each(out: Tensor, log_p: Tensor, y: Tensor, owner: Tensor, n: int) -> dict[str, Tensor]:
     """`truth` counts labels; `confusion` counts (label, prediction); `scores` counts (row, class) pairs by their score,
     of wrong classes and of the right ones. One of each for each of `n` owners of rows.
 
@@ -101,7 +131,7 @@ def _counts_of_each(out: Tensor, y: Tensor, owner: Tensor, n: int) -> dict[str, 
     whole = ~out.isnan().any(1)
     confusion = _tally((owner * classes + y) * classes + out.argmax(1), n * classes**2, whole)
     right = _one_hot(out, y)
-    level = torch.where(whole[:, None], _levels(out), torch.where(right, 0, LEVELS - 1))
+    level = torch.where(whole[:, None], _levels(log_p), torch.where(right, 0, LEVELS - 1))
     counted = {
         "count": _tally(owner, n),
         "truth": _tally(owner * classes + y, n * classes).view(n, classes),
@@ -117,37 +147,35 @@ def _tally(cells: Tensor, n: int, counts: Tensor | None = None) -> Tensor:
     return torch.zeros(n, dtype=torch.float64, device=cells.device).index_add(0, cells, one.double())
 
 
-def _levels(out: Tensor) -> Tensor:
+def _levels(log_p: Tensor) -> Tensor:
     """Each class's score, the odds of its probability, as one of LEVELS steps of its logarithm between -BEST and BEST:
     so few numbers add up over batches, and hardly any two scores that differ fall together."""
-    log_p = out.double().log_softmax(1).clamp(max=-1e-17)
+    log_p = log_p.clamp(max=-1e-17)
     odds = log_p - torch.log(-torch.expm1(log_p))
     return ((odds.nan_to_num(0.0) + BEST) * (LEVELS / (2 * BEST))).long().clamp(0, LEVELS - 1)
 
 
-def _classification_metrics(statistics: Statistics) -> dict[str, float]:
+def _classification_measures(statistics: Statistics) -> dict[str, Tensor]:
     """accuracy, loss, macro precision and the area under the ROC curve.
 
     Precision is averaged over the classes that occur among the labels; that of a class never predicted is 0. The area
     is of all (row, class) pairs together: how often a right class has a higher score than a wrong one, of any row.
     """
-    count = _rows(statistics)
-    right = statistics["confusion"].diagonal()
-    predicted = statistics["confusion"].sum(0)
-    precision = right / predicted.clamp(min=1)
+    count, confusion, occurs = statistics["count"], statistics["confusion"], statistics["truth"] > 0
+    precision = confusion.diagonal(dim1=1, dim2=2) / confusion.sum(1).clamp(min=1)
     return {
-        "accuracy": float(statistics["correct"]) / count,
-        "loss": float(statistics["loss_sum"]) / count,
-        "precision": float(precision[statistics["truth"] > 0].mean()),
-        "auc": _area(*statistics["scores"]),
+        "accuracy": statistics["correct"] / count,
+        "loss": statistics["loss_sum"] / count,
+        "precision": (precision * occurs).sum(1) / occurs.sum(1),
+        "auc": _areas(*statistics["scores"].unbind(1)),
     }
 
 
-def _area(wrong: Tensor, right: Tensor) -> float:
+def _areas(wrong: Tensor, right: Tensor) -> Tensor:
     """The share of (wrong, right) pairs of scores in which the right one is higher; equal ones count half."""
-    pairs = float(wrong.sum() * right.sum())
-    lower = wrong.cumsum(0) - wrong / 2
-    return float((right * lower).sum()) / pairs if pairs else 0.5
+    pairs = wrong.sum(1) * right.sum(1)
+    lower = wrong.cumsum(1) - wrong / 2
+    return torch.where(pairs > 0, (right * lower).sum(1) / pairs, 0.5)
 
 
 def _squared(out: Tensor, y: Tensor) -> Tensor:
@@ -172,29 +200,20 @@ def _regression_statistics(out: Tensor, y: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _regression_metrics(statistics: Statistics) -> dict[str, float]:
+def _regression_measures(statistics: Statistics) -> dict[str, Tensor]:
     """rmse, mae, r2 and the loss, which is the mean squared error.
 
     r2 is undefined where all labels are equal: it is then 1 if every prediction is exact, else 0.
     """
-    count = _rows(statistics)
-    squared_error, y_squared = float(statistics["squared_error"]), float(statistics["y_squared_sum"])
-    variation = y_squared - float(statistics["y_sum"]) ** 2 / count
-    equal = variation <= 1e-12 * y_squared  # what rounding leaves of equal labels
-    r2 = float(squared_error == 0) if equal else 1 - squared_error / variation
+    count, squared_error = statistics["count"], statistics["squared_error"]
+    variation = statistics["y_squared_sum"] - statistics["y_sum"].square() / count
+    equal = variation <= 1e-12 * statistics["y_squared_sum"]  # what rounding leaves of equal labels
     return {
-        "rmse": math.sqrt(squared_error / count),
-        "mae": float(statistics["absolute_error"]) / count,
-        "r2": r2,
-        "loss": float(statistics["loss_sum"]) / count,
+        "rmse": (squared_error / count).sqrt(),
+        "mae": statistics["absolute_error"] / count,
+        "r2": torch.where(equal, (squared_error == 0).double(), 1 - squared_error / variation),
+        "loss": squared_error / count,
     }
-
-
-def _rows(statistics: Statistics) -> float:
-    count = float(statistics["count"])
-    if count == 0:
-        raise ValueError("no row was counted, so there is no metric; write None for a client without rows")
-    return count
 
 
 def _one_per_class(classes: int) -> int:
@@ -214,7 +233,7 @@ _tasks = {
             losses=_cross_entropies,
             statistics=_classification_statistics,
             of_each=_classification_of_each,
-            metrics=_classification_metrics,
+            measures=_classification_measures,
             outputs=_one_per_class,
             primary="accuracy",
             higher_is_better=True,
@@ -225,7 +244,7 @@ _tasks = {
             losses=_soft_margins,
             statistics=_soft_margin_statistics,
             of_each=_soft_margin_of_each,
-            metrics=_classification_metrics,
+            measures=_classification_measures,
             outputs=_one_per_class,
             primary="accuracy",
             higher_is_better=True,
@@ -235,7 +254,7 @@ _tasks = {
             loss=_squared,
             losses=_squares,
             statistics=_regression_statistics,
-            metrics=_regression_metrics,
+            measures=_regression_measures,
             outputs=_one,
             primary="rmse",
             higher_is_better=False,

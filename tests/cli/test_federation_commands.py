@@ -17,6 +17,8 @@ from fedtailor.record import RunFolder
 
 pytest.importorskip("cryptography")
 
+from fedtailor.deploy.folder import Folder
+
 
 def test_from_init_to_revoke(call: Call) -> None:
     made = call("federation", "init", "clinic", "--name", "clinic", "--host", "127.0.0.1", "--method", "fedbn")
@@ -32,6 +34,15 @@ def test_from_init_to_revoke(call: Call) -> None:
     assert checked.code == 0 and "FedBN(), 40 rounds; invited: north" in checked.err
     shown = call("federation", "status", "clinic")
     assert shown.code == 0 and "not started" in shown.out and "(364 days)" in shown.out
+    assert "the server does not run: `fedtailor serve clinic` starts it" in shown.out
+    folder = Folder(Path("clinic"))
+    folder.tell_online(["north"])
+    shown = call("federation", "status", "clinic")
+    assert "waiting for sites" in shown.out and "online" in shown.out and "does not run" not in shown.out
+    old = json.loads(Path("clinic/online.json").read_text())
+    Path("clinic/online.json").write_text(json.dumps({**old, "time": old["time"] - 60}))
+    shown = call("federation", "status", "clinic")
+    assert "not started" in shown.out and "online" not in shown.out
     assert call("federation", "revoke", "clinic", "north").code == 0
     assert "revoked" in call("federation", "status", "clinic").out
     assert call("federation", "rotate", "clinic", "north", "--out", "new.bundle").code == 0
@@ -102,6 +113,73 @@ def test_a_personal_model_of_a_run(call: Call) -> None:
     assert [line["label"] for line in lines] == [str(int(label)) for label in best.indices]
     assert [float(line["probability"]) for line in lines] == pytest.approx(best.values.tolist(), abs=1e-4)
     assert json.loads(Path("noisy.json").read_text())["method"].startswith("LocalAttention")
+
+
+def exported(call: Call, data: str, model: str, client: str) -> tuple[export.Card, torch.nn.Module]:
+    """The personal model of a short run."""
+    ran = call("run", "--data", data, "--model", model, "--method", "ditto", "--rounds", 2, "--out", "run", "--quiet")
+    assert ran.code == 0, ran.err
+    assert call("export", "run", "--client", client, "--out", "m.safetensors").code == 0
+    return export.read(Path("m.safetensors"))
+
+
+def test_rows_of_a_table_are_prepared_as_those_learned_from(call: Call) -> None:
+    """A file of further rows is given as it is: other units, words, more columns in another order."""
+    draw = np.random.default_rng(0)
+    lines = ["site,colour,size,weight,ill"]
+    for row in range(60):
+        colour, size = ("red", "blue", "green")[row % 3], 500 + 100 * draw.normal()
+        ill = "no" if size < 500 else "yes"
+        lines.append(f"{('north', 'south')[row % 2]},{colour},{size:.3f},{draw.normal():.3f},{ill}")
+    Path("t.csv").write_text("\n".join(lines) + "\n")
+    data = "table('t.csv', label='ill', site='site', categories=('colour',))"
+    card, module = exported(call, data, "mlr", "north")
+    with torch.no_grad():
+        best = module(load(data).x).softmax(1).max(1)
+    for header in (lines[0], lines[0].replace("site", "place")):
+        Path("further.csv").write_text("\n".join([header, *lines[1:]]) + "\n")
+        told = call("predict", "m.safetensors", "further.csv")
+        assert told.code == 0, told.err
+        found = list(csv.DictReader(told.out.splitlines()))
+        assert [line["label"] for line in found] == [card.classes[i] for i in best.indices]
+        assert [float(line["probability"]) for line in found] == pytest.approx(best.values.tolist(), abs=1e-4)
+    Path("further.csv").write_text("colour,size,weight\nred,many,1\n")
+    wrong = call("predict", "m.safetensors", "further.csv")
+    assert wrong.code == 2 and "further.csv, line 2: 'many' under 'size' is no number" in wrong.err
+    assert wrong.out == ""
+
+
+def test_a_picture_is_prepared_as_those_learned_from(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its size and its colours are."""
+    Image = pytest.importorskip("PIL.Image")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path.cwd() / "cache"))
+    draw = np.random.default_rng(0)
+    for site in ("north", "south"):
+        for kind, level in (("dark", 60), ("light", 190)):
+            for number in range(5):
+                path = Path("pictures", site, kind, f"{number}.png")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                picture = Image.fromarray((level + draw.integers(-50, 50, (20, 31))).astype(np.uint8))
+                picture.convert("L" if number % 2 else "RGB").save(path)
+    data = "pictures('pictures', size=16)"
+    card, module = exported(call, data, "mlr", "south")
+    federation = load(data)
+    with torch.no_grad():
+        best = module(federation.inputs(torch.arange(20))).softmax(1).max(1)
+    told = call("predict", "m.safetensors", *sorted(map(str, Path("pictures").rglob("*.png"))))
+    assert told.code == 0, told.err
+    found = list(csv.DictReader(told.out.splitlines()))
+    assert [float(line["probability"]) for line in found] == pytest.approx(best.values.tolist(), abs=1e-4)
+    assert [line["label"] for line in found] == [card.classes[i] for i in best.indices]
+
+
+def test_what_cannot_be_exported_is_named(call: Call) -> None:
+    compared = call("compare", "--method", "ditto", "--rounds", 1, "--out", "both", "--quiet")
+    assert compared.code == 0, compared.err
+    ended = call("export", "both", "--client", "noisy-1")
+    assert ended.code == 2 and "both is a comparison; export from one of its runs: both/local/seed-0" in ended.err
+    ended = call("export", "both/ditto/seed-0", "--client", "noisy-9")
+    assert ended.code == 2 and "there is no client 'noisy-9'; name one with --client: plain-1" in ended.err
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -12,7 +12,7 @@ import pytest
 from calling import Call
 
 from fedtailor import Arch, registry
-from fedtailor.cli import main
+from fedtailor.cli import catalogue, main
 from fedtailor.nn import make
 
 
@@ -36,10 +36,10 @@ def test_list_tells_options_and_leaves_out_what_is_filled_in(call: Call) -> None
 
 @pytest.fixture(scope="module")
 def listed() -> dict[str, str]:
-    """What `list methods` says of each of them."""
+    """What `list methods` says of each when it is named."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        assert main(["list", "methods"]) == 0
+        assert main(["list", "methods", *registry.names("method")]) == 0
     blocks = [" ".join(block.split()) for block in out.getvalue().split("\n\n") if block.strip()]
     return {re.split(r"\W", block)[0]: block for block in blocks}
 
@@ -107,12 +107,36 @@ class Broken(FedAvg):
 
 def test_list_goes_on_when_a_method_fails(call: Call) -> None:
     Path("broken.py").write_text(BROKEN, encoding="utf-8")
-    ended = call("list", "methods", "--plugin", "broken.py")
+    ended = call("list", "methods", "Broken", "scaffold", "--plugin", "broken.py")
     assert ended.code == 0, ended.err
     block = next(block for block in ended.out.split("\n\n") if block.startswith("Broken"))
     assert "could not be tried on lenet_bn: ZeroDivisionError: no such luck" in block
     assert "traffic: ?" in block
     assert "\nSCAFFOLD" in ended.out
+    every = call("list", "methods", "--plugin", "broken.py").out
+    assert every.index("Your own\nBroken ") > every.index("Bounds\nLocal ")
+
+
+def test_methods_are_listed_by_family(call: Call) -> None:
+    """The five papers first, then what they are compared with, plug-ins, bounds; each method once, in a few words."""
+    listed = [name for members in catalogue.FAMILIES.values() for name in members]
+    assert sorted(listed) == sorted(registry.names("method"))
+    ended = call("list", "methods")
+    assert ended.out.startswith("The five papers\npFedLA ")
+    places = [ended.out.index(f"{family}\n") for family in catalogue.FAMILIES]
+    assert places == sorted(places) and "Plug-ins, which wrap another method\nLocalAttention " in ended.out
+    names = re.findall(r"^(\w+)  ", ended.out, re.MULTILINE)
+    assert names == listed
+    assert "traffic" not in ended.out and "lam=" not in ended.out
+
+
+def test_some_are_listed_with_all_that_is_known_of_them(call: Call) -> None:
+    ended = call("list", "methods", "ditto", "ala")
+    assert re.findall(r"^(\w+)\(", ended.out, re.MULTILINE) == ["Ditto", "AdaptiveLocalAggregation"]
+    assert "Ditto(lam=1.0" in ended.out and "`fedtailor tune` tries: lam 0.1, 1.0, 2.0; three learning" in ended.out
+    assert call("list", "data", "mnist").out.startswith("mnist(scale='range')\n")
+    wrong = call("list", "methods", "dito")
+    assert wrong.code == 2 and "did you mean Ditto" in wrong.err
 
 
 def test_list_shows_the_users_own(call: Call, plugin: Path) -> None:

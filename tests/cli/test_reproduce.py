@@ -40,6 +40,7 @@ def test_the_list_names_every_table_with_a_time(call: Call) -> None:
     for name in papers.TABLES:
         assert name in ended.out
     assert re.search(r"\d+ (s|min|h)", ended.out) and "factor of two" in ended.err
+    assert not re.search(r"\b1 cells|\b\d{3,} h\b", ended.out)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,10 @@ def test_a_small_table(call: Call, small: None) -> None:
         assert "94.06" not in ended.out and Path(f"mine/fedmcsa-table2.{kind}").exists()
     page = Path("mine/fedmcsa-table2.html").read_text(encoding="utf-8")
     assert "http://" not in page and "https://" not in page and "2 rounds" in page
+    assert page.count("<figure>") == 2 and "Accuracy over the rounds" in page
+    for name in ("rounds", "rounds-narrow", "clients", "clients-narrow"):
+        assert all(Path(f"mine/fedmcsa-table2-figures/{name}.{kind}").exists() for kind in ("pdf", "png"))
+    assert "fedmcsa-table2-figures" in ended.err
     kept = sorted(path.name for path in Path("kept/fedmcsa-table2/quick").iterdir())
     assert len(kept) == 4 and all(path.endswith("-seed-0.json") for path in kept)
 
@@ -101,12 +106,17 @@ def test_a_page_of_kept_records(call: Call, small: None) -> None:
     assert "fedtailor reproduce fedmcsa:table2 --scale quick --keep results" in text
     assert stale.name in text and stale.name in ended.err
     assert "| FedAvg |" in text and "with digits in its place" in text
+    places = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
+    assert sorted(places) == [f"page/fedmcsa-table2-quick-{name}.png" for name in ("clients", "rounds")]
+    assert all(Path(place).read_bytes().startswith(b"\x89PNG") for place in places), "a figure that is shown is there"
+    assert sorted(str(path) for path in Path("page").iterdir()) == sorted(places)
 
 
 def test_ctrl_c_keeps_what_was_reached(tmp_path: Path) -> None:
     script = tmp_path / "small.py"
     script.write_text(SCRIPT.format(tests=str(TESTS)), encoding="utf-8")
-    command = [sys.executable, str(script), "reproduce", "fedmcsa:table2", "--jobs", "2", "--out", "mine"]
+    asked = ["--jobs", "2", "--out", "mine", "--keep", "kept here"]
+    command = [sys.executable, str(script), "reproduce", "fedmcsa:table2", *asked]
     process = subprocess.Popen(
         command, env={**os.environ, **FINDS_US}, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
@@ -120,7 +130,8 @@ def test_ctrl_c_keeps_what_was_reached(tmp_path: Path) -> None:
         pytest.skip("it was done before the signal came")
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert "what was reached is kept, go on with: fedtailor reproduce fedmcsa:table2 --scale quick" in err
+    told = "fedtailor reproduce fedmcsa:table2 --scale quick --jobs 2 --out mine --keep 'kept here'"
+    assert f"what was reached is kept, go on with: {told}\n" in err, "with the same folders, or it would begin anew"
 
 
 def test_counts_are_exact(call: Call) -> None:

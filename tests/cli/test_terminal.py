@@ -78,6 +78,38 @@ def test_plain_lines_without_a_terminal(toy: Call) -> None:
     assert "fedtailor report mine" in ended.err
 
 
+def test_a_method_is_called_as_it_was_written(toy: Call, call: Call, plugin: Path) -> None:
+    """FedMCSA is a composition of others, and nobody who wrote its name need know."""
+    ended = toy("run", "--method", "FedMCSA(sigma=9.0)", "--rounds", 1, "--out", "one")
+    assert ended.code == 0, ended.err
+    assert "FedMCSA(sigma=9.0)" in ended.out
+    went_on = call("resume", "one", "--rounds", 2, "--plugin", plugin)
+    assert went_on.code == 0 and "FedMCSA(sigma=9.0): going on after round 1" in went_on.err
+    both = toy("compare", "--method", "fedmcsa", "--method", "FedMCSA(sigma=9.0)", "--rounds", 1, "--out", "two")
+    assert both.code == 0
+    shown = call("report", "one", "two")
+    for told in (ended, went_on, both, shown):
+        assert "Proximal" not in told.out and "Proximal" not in told.err
+    assert "FedMCSA(sigma=9.0)" in Path("two/report.html").read_text(encoding="utf-8")
+
+
+def test_no_line_ends_in_spaces(toy: Call) -> None:
+    """Where the output goes into a file, nothing fills lines up."""
+    ended = toy("compare", "--method", "fedavg", "--rounds", 1, "--out", "mine")
+    written = (ended.out + ended.err + toy("inspect").out).splitlines()
+    assert len(written) > 20 and [line for line in written if line != line.rstrip()] == []
+
+
+def test_why_the_last_number_is_another_than_that_of_the_last_round(toy: Call) -> None:
+    ended = toy("run", "--method", "fedavg", "--rounds", 4, "--lr", 0.3, "--out", "mine")
+    [round] = re.findall(r"round 4 of 4, accuracy ([\d.]+) %", ended.err)
+    [final] = re.findall(r"done, accuracy ([\d.]+) % with the final models", ended.err)
+    assert round != final
+    assert "(a round's is of what a client received, before its training)" in ended.err
+    alone = toy("run", "--method", "local", "--rounds", 1, "--out", "alone")
+    assert "with the final models, 1 round in" in alone.err, "the same model, and nothing to explain"
+
+
 def test_a_run_of_few_rounds_says_each(toy: Call) -> None:
     ended = toy("run", "--method", "fedavg", "--rounds", 3, "--out", "mine")
     assert ended.err.count("FedAvg: round") == 3

@@ -69,10 +69,11 @@ def inputs(model: str) -> Tensor:
     return torch.randn(rows, *PICTURES[model], generator=drawn)
 
 
-def federation(model: str) -> Federation:
+def federation(model: str, sizes: tuple[int, ...] = (6, 6, 6)) -> Federation:
     rows = torch.arange(CLIENTS * ROWS).split(ROWS)
+    train = tuple(some[:size] for some, size in zip(rows, sizes, strict=True))
     return Federation(
-        "paper", inputs(model), torch.arange(CLIENTS * ROWS) % 3, tuple(r[:6] for r in rows),
+        "paper", inputs(model), torch.arange(CLIENTS * ROWS) % 3, train,
         (torch.empty(0, dtype=torch.int64),) * CLIENTS, tuple(r[6:] for r in rows), tuple("abc"), (0,) * CLIENTS,
         ("all",), tuple("xyz"),
     )  # fmt: skip
@@ -92,16 +93,16 @@ def by_vmap(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[Any]]:
     yield found
 
 
-def check(name: str, model: str, by_lane: set[Any]) -> None:
+def check(name: str, model: str, by_lane: set[Any], sizes: tuple[int, ...] = (6, 6, 6), **work: int) -> None:
     method = written(name)
-    spec = RunSpec(method, model=model, rounds=2, steps=1, batch=3, lr=0.01)
+    spec = RunSpec(method, model=model, rounds=2, batch=3, lr=0.01, **(work or {"steps": 1}))
     runner = Stacked(1, room=1 << 33)  # also where it would take much memory
     if not method.pools:  # a single client is alone
         runner.alone = Alone(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         try:
-            driver = Driver(spec, federation(model), runner)
+            driver = Driver(spec, federation(model, sizes), runner)
         except WrongInput as refused:  # such as FedBN on a network without norms
             assert "choose" in str(refused) or "such as" in str(refused)
             return
@@ -117,6 +118,18 @@ CASES = [(name, model) for model, names in PAPERS.items() for name in dict.fromk
 @pytest.mark.parametrize(("name", "model"), CASES)
 def test_is_trained_in_one_stack(name: str, model: str, by_vmap: set[Any]) -> None:
     check(name, model, by_vmap)
+
+
+# What asks for the clients' numbers of steps in Python, or takes several steps on each batch, trains unequal clients
+# with those of their own size.
+BY_SIZE = ("SCAFFOLD", "FedHealth", "pFedMe", "PerFedAvg", "PartialFedAdaptive", "kind='ca'")
+
+
+@pytest.mark.parametrize("model", ["dnn", "lenet_bn"])
+@pytest.mark.parametrize("name", [name for name in PAPERS["lenet_bn"] if not any(part in name for part in BY_SIZE)])
+def test_unequal_clients_are_trained_in_one_stack(name: str, model: str, by_vmap: set[Any]) -> None:
+    """Two batches, a full one and a short one, and one that is smaller than a batch."""
+    check(name, model, by_vmap, sizes=(6, 5, 2), epochs=1)
 
 
 LARGE = [("alexnet_bn", "pFedLA"), ("alexnet_bn", "FedBN"), ("resnet18", "PartialFedAdaptive"), ("resnet18", "FedBN")]

@@ -60,21 +60,25 @@ def test_a_folder_for_each_site_with_folders_of_classes(home: Path, tmp_path: Pa
 
 
 def test_a_folder_called_images_between_is_no_class_and_no_site(home: Path, tmp_path: Path) -> None:
-    put(tmp_path / "a" / "images" / "ill" / "1.png")
-    put(tmp_path / "b" / "well" / "images" / "1.png")
-    found = pictures(str(tmp_path), size=8)
+    root = tmp_path / "mine"
+    root.mkdir()
+    put(root / "a" / "images" / "ill" / "1.png")
+    put(root / "b" / "well" / "images" / "1.png")
+    found = pictures(str(root), size=8)
     assert found.classes == ("ill", "well") and found.owner_names == ("a", "b")
 
 
 def test_pictures_are_resized_as_a_mean_of_what_they_showed(home: Path, tmp_path: Path) -> None:
     """Left half black, right half white, halved in size: each column is of one colour, the middle may mix."""
+    root = tmp_path / "mine"
+    root.mkdir()
     image = np.zeros((16, 16, 3), np.uint8)
     image[:, 8:] = 255
-    (tmp_path / "c").mkdir()
-    Image.fromarray(image).save(tmp_path / "c" / "1.png")
-    (tmp_path / "d").mkdir()
-    Image.fromarray(image[:, ::-1]).save(tmp_path / "d" / "1.png")
-    row = pictures(str(tmp_path), size=8).x[0, 0, 3].tolist()
+    (root / "c").mkdir()
+    Image.fromarray(image).save(root / "c" / "1.png")
+    (root / "d").mkdir()
+    Image.fromarray(image[:, ::-1]).save(root / "d" / "1.png")
+    row = pictures(str(root), size=8).x[0, 0, 3].tolist()
     assert row[:3] == [0, 0, 0] and row[5:] == [255, 255, 255] and row == sorted(row)
 
 
@@ -94,23 +98,44 @@ def test_files_out_of_place_are_named(files: list[str], words: str, home: Path, 
 
 
 def test_what_is_no_picture_is_named(home: Path, tmp_path: Path) -> None:
-    put(tmp_path / "cat" / "1.png")
-    (tmp_path / "cat" / "2.jpg").write_bytes(png(RED)[:40])
+    root = tmp_path / "mine"
+    root.mkdir()
+    put(root / "cat" / "1.png")
+    put(root / "dog" / "1.png")
+    (root / "cat" / "2.jpg").write_bytes(png(RED)[:40])
     with pytest.raises(WrongInput, match=r"cat/2.jpg cannot be read as a picture \(.*\); replace it or take it away"):
-        pictures(str(tmp_path), size=8)
+        pictures(str(root), size=8)
+    (root / "cat" / "2.jpg").unlink()
+    (root / "cat" / "3.HEIC").write_bytes(b"a telephone's")
+    with pytest.raises(WrongInput, match=r"cat/3.HEIC is of a format that is not read; make it a .png or .jpg"):
+        pictures(str(root), size=8)
+    (root / "cat" / "3.HEIC").unlink()
+    (root / "fox").mkdir()
+    (root / "fox" / "notes.txt").write_text("still to come")
+    with pytest.raises(WrongInput, match=r"no picture file is below .*/fox; put some there, or take the folder away"):
+        pictures(str(root), size=8)
+    (root / "fox" / "notes.txt").unlink()
+    (root / "fox").rmdir()
+    (root / "dog" / "1.png").unlink()
+    (root / "dog").rmdir()
+    with pytest.raises(WrongInput, match=r"are in one class, 'cat', so there is nothing to tell apart"):
+        pictures(str(root), size=8)
     with pytest.raises(WrongInput, match=r"there is no folder 'nowhere'"):
         pictures("nowhere")
     with pytest.raises(WrongInput, match=r"size=4 is not possible; .* from 8 to 1024"):
-        pictures(str(tmp_path), size=4)
+        pictures(str(root), size=4)
 
 
 def test_without_pillow_the_message_names_the_line_to_install_it(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(tmp_path / "cat" / "1.png")
+    root = tmp_path / "mine"
+    root.mkdir()
+    put(root / "cat" / "1.png")
+    put(root / "dog" / "1.png")
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
     with pytest.raises(WrongInput, match=r"pip install 'fedtailor\[images\]'"):
-        pictures(str(tmp_path), size=8)
+        pictures(str(root), size=8)
 
 
 # ---------- decoded once ----------
@@ -139,21 +164,40 @@ def test_pictures_are_decoded_once_until_a_file_changes(
     put(root / "cat" / "1.png", GREEN, size=(11, 11))
     changed = pictures(str(root), size=8)
     assert len(counted) == 6 and changed.x[0, :, 2, 2].tolist() == list(GREEN)
+    expected = changed.x.clone()
     for file in (tmp_path / "cache" / "fedtailor").iterdir():
+        file.unlink()
         file.write_bytes(b"cut off")
-    assert (pictures(str(root), size=8).x == changed.x).all() and len(counted) == 8
+    assert (pictures(str(root), size=8).x == expected).all() and len(counted) == 8
+
+
+def test_pictures_that_fill_no_memory(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are decoded a block at a time into a file, and read from there as they are needed."""
+    monkeypatch.setattr(decoding, "BLOCK", 2)
+    colours = (RED, GREEN, BLUE, RED, GREEN)
+    for number, colour in enumerate(colours):
+        put(tmp_path / "mine" / ("cat" if number < 3 else "dog") / f"{number}.png", colour)
+    found = pictures(str(tmp_path / "mine"), size=8)
+    assert [tuple(x[:, 4, 4].tolist()) for x in found.x] == list(colours)
+    (kept,) = (tmp_path / "cache" / "fedtailor").iterdir()
+    maps = Path("/proc/self/maps")
+    assert not maps.exists() or str(kept) in maps.read_text(), "the file itself is mapped into memory"
+    found.x[:] = 0
+    assert tuple(pictures(str(tmp_path / "mine"), size=8).x[0, :, 4, 4].tolist()) == RED, "writing changes no file"
+    assert [*(tmp_path / "cache" / "fedtailor").iterdir()] == [kept]
 
 
 def test_long_decoding_and_a_cache_that_cannot_be_written_are_said(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(tmp_path / "mine" / "cat" / "1.png")
+    put(tmp_path / "mine" / "dog" / "1.png")
     (tmp_path / "cache").write_text("a file where the folder should be")
     with pytest.warns(DataNote, match="the pictures cannot be kept as"):
         pictures(str(tmp_path / "mine"), size=8)
     (tmp_path / "cache").unlink()
     monkeypatch.setattr(decoding, "MANY", 1)
-    with pytest.warns(DataNote, match="pictures-mine: 1 pictures are being decoded, and kept as .*safetensors"):
+    with pytest.warns(DataNote, match="pictures-mine: 2 pictures are being decoded, and kept as .*npy"):
         pictures(str(tmp_path / "mine"), size=8)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -12,6 +12,7 @@ import torch
 
 from fedtailor import FedAvg, RunSpec, federate, load
 from fedtailor.data import arrays, table
+from fedtailor.data.tables import further_rows
 from fedtailor.registry import WrongInput
 
 CSV = """\
@@ -94,10 +95,22 @@ def test_numbers_can_be_learned_as_well(tmp_path: Path) -> None:
 
 
 WRONG = {
-    "ragged": (CSV + "south,1,2\n", {}, r"t.csv, line 6: 3 values, and the header names 4 columns"),
+    "ragged": (CSV + "south,1,2\n", {}, r"t.csv, line 6: 3 values, and the header names 4 columns; write one"),
     "after a value over two lines": (
         'site,note,ill\na,"x\ny",no\nb,z\n', {}, r"t.csv, line 4: 2 values, and the header names 3 columns"
     ),
+    "a quotation mark not closed": (
+        CSV.replace("30,60", '"30,60'), {},
+        r"t.csv, line 2: 2 values, .* \(the row goes on to line 5: is a quotation mark not closed\?\)",
+    ),
+    "in a row over two lines": (
+        'site,x,note,ill\na,oops,"p\nq",no\nb,1,r,yes\n', {"skip": ("note",)}, r"t.csv, line 2: 'oops' under 'x'"
+    ),
+    "no value to predict": (
+        CSV.replace("80", ""), {"label": "pulse", "task": "regression", "skip": ("ill",)},
+        r"t.csv, line 3: pulse is missing or no finite number; fill it in or take the row out",
+    ),
+    "too many cells": (CSV + "south,1,2,no,yes\n", {}, r"t.csv, line 6: 5 values, and the header names 4 columns"),
     "no number": (CSV.replace("70", "7O"), {}, r"t.csv, line 4: '7O' under 'pulse' is no number; .*skip=\('pulse',\)"),
     "no number after a value over two lines": (
         'site,x,note,ill\na,1,"p\nq",no\nb,oops,r,yes\n', {"skip": ("note",)}, r"t.csv, line 4: 'oops' under 'x'"
@@ -126,19 +139,43 @@ def test_wrong_input_is_named_with_its_line(name: str, tmp_path: Path) -> None:
         table(write(tmp_path / "t.csv", text), **{"label": "ill", "site": "site", **options})  # type: ignore[arg-type]
 
 
+def test_a_class_of_one_site_and_a_site_of_one_row_are_no_errors(tmp_path: Path) -> None:
+    """The network has an output for each class all the same; a single row is trained on, none is left to test."""
+    write(tmp_path / "sites" / "a.csv", "x,y\n" + "".join(f"{i},{'no' if i % 2 else 'yes'}\n" for i in range(8)))
+    write(tmp_path / "sites" / "b.csv", "x,y\n" + "".join(f"{i},{'no' if i % 2 else 'rare'}\n" for i in range(8)))
+    write(tmp_path / "sites" / "c.csv", "x,y\n1,no\n")
+    made = load(f"table({str(tmp_path / 'sites')!r}, label='y')")
+    assert made.classes == ("no", "rare", "yes") and made.label_counts().shape == (3, 3)
+    assert made.label_counts()[0, 1] == 0 and made.label_counts()[1, 2] == 0
+    assert made.sizes[2] == 1 and len(made.test[2]) == 0
+
+
 def test_files_and_folders_that_are_no_tables(tmp_path: Path) -> None:
     with pytest.raises(WrongInput, match="there is no file"):
         table(str(tmp_path / "t.csv"), label="y")
+    with pytest.raises(WrongInput, match=r"there is no file or folder .*nowhere; give a table or a folder of tables"):
+        table(str(tmp_path / "nowhere"), label="y")
     with pytest.raises(WrongInput, match=r"is no known table; give a .csv, .csv.gz or .parquet file"):
         table(write(tmp_path / "t.xlsx", ""), label="y")
     with pytest.raises(WrongInput, match=r"holds no .csv"):
         table(str(tmp_path), label="y")
-    (tmp_path / "t.csv").write_bytes(b"a,y\n\xff\xfe,1\n")
-    with pytest.raises(WrongInput, match=r"cannot be read .*write it as text in UTF-8"):
-        table(str(tmp_path / "t.csv"), label="y")
+    for content, words in (
+        (b"a,y\n1,0\n\xff\xfe,1\n", r"t.csv, line 3: this is no text in UTF-8 \(a byte 0xff .*as CSV in UTF-8"),
+        ("a,y\n1,0\n".encode("utf-16"), r"t.csv, line 1: this is text in UTF-16; save it as CSV in UTF-8"),
+    ):
+        (tmp_path / "t.csv").write_bytes(content)
+        with pytest.raises(WrongInput, match=words):
+            table(str(tmp_path / "t.csv"), label="y")
+    (tmp_path / "t.csv.gz").write_bytes(b"a,y\n1,0\n")
+    with pytest.raises(WrongInput, match=r"t.csv.gz cannot be unpacked"):
+        table(str(tmp_path / "t.csv.gz"), label="y")
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"a,y\n1,0\n")[:-12] + b"0" * 12)
+    with pytest.raises(WrongInput, match=r"t.csv.gz cannot be unpacked"):
+        table(str(tmp_path / "t.csv.gz"), label="y")
+    (tmp_path / "t.csv.gz").unlink()
     write(tmp_path / "sites" / "a.csv", "x,y\n1,0\n2,1\n")
     write(tmp_path / "sites" / "b.csv", "x,z\n1,0\n")
-    with pytest.raises(WrongInput, match=r"b.csv has no column 'y', which .*a.csv has"):
+    with pytest.raises(WrongInput, match=r"b.csv has no column 'y', which .*a.csv has; give all sites the same"):
         table(str(tmp_path / "sites"), label="y")
     write(tmp_path / "sites" / "b.csv", "x,y,z\n1,0,3\n")
     with pytest.raises(WrongInput, match=r"a.csv has no column 'z', which .*b.csv has"):
@@ -161,6 +198,13 @@ def test_parquet_is_read_alike(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table({**columns, "age": [30, None, 40, 60]}), tmp_path / "p.parquet")
     with pytest.raises(WrongInput, match=r"p.parquet, line 2: age is missing"):
         table(str(tmp_path / "p.parquet"), label="ill", site="site")
+    parquet.write_table(pyarrow.table({**columns, "age": [[30], [50], [40], [60]]}), tmp_path / "p.parquet")
+    with pytest.raises(WrongInput, match=r"p.parquet: the column 'age' holds list<.*> in each row; write single"):
+        table(str(tmp_path / "p.parquet"), label="ill", site="site")
+    for kind in (pyarrow.decimal128(20, 1), pyarrow.float32(), pyarrow.int8(), pyarrow.string()):
+        other = held.set_column(1, "age", held.column("age").cast(kind))
+        parquet.write_table(other, tmp_path / "p.parquet")
+        torch.testing.assert_close(table(str(tmp_path / "p.parquet"), label="ill", site="site").x, whole.x)
     (tmp_path / "p.parquet").write_bytes(b"PAR1")
     with pytest.raises(WrongInput, match="cannot be read as parquet"):
         table(str(tmp_path / "p.parquet"), label="ill")
@@ -172,6 +216,22 @@ def test_without_pyarrow_the_message_names_the_line_to_install_it(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(WrongInput, match=r"pip install 'fedtailor\[tables\]'"):
         table(write(tmp_path / "p.parquet", ""), label="y")
+
+
+def test_further_rows_become_what_the_first_became(tmp_path: Path) -> None:
+    """By hand: the size has mean 2 and deviation 1, one of two is red."""
+    found = table(write(tmp_path / "t.csv", "colour,size,y\nred,1,0\nblue,3,1\n"), label="y", categories=("colour",))
+    assert found.columns == (("colour", "blue", 0.5, 0.5), ("colour", "red", 0.5, 0.5), ("size", None, 2.0, 1.0))
+    assert load(found, clients=1).columns == found.columns
+    others = write(tmp_path / "o.csv", "note;size;colour\na;7;red\nb;2;green\n")
+    assert further_rows(Path(others), found.columns).tolist() == [[-1, 1, 5], [-1, -1, 0]]
+    np.testing.assert_array_equal(further_rows(tmp_path / "t.csv", found.columns), found.x.numpy())
+    write(tmp_path / "o.csv", "size,colour\n1,red\n,blue\n")
+    with pytest.raises(WrongInput, match=r"o.csv, line 3: size is missing or no finite number; fill it in"):
+        further_rows(tmp_path / "o.csv", found.columns)
+    write(tmp_path / "o.csv", "colour\nred\n")
+    with pytest.raises(WrongInput, match=r"o.csv has no column 'size'; it has colour"):
+        further_rows(tmp_path / "o.csv", found.columns)
 
 
 # ---------- arrays ----------
@@ -218,6 +278,7 @@ def test_whole_numbers_are_words_and_y_with_a_point_is_a_value(tmp_path: Path) -
     ({"x": np.zeros((3, 2))}, r"a.npz must hold x and y, or x_train, .*; it holds x"),
     ({"x": np.zeros((3, 2)), "y": [0, 1]}, r"a.npz: y has 2 rows and x has 3"),
     ({"x": np.zeros((3, 2)), "y": [0, 1, 2], "site": [1]}, r"a.npz: site has 1 rows and x has 3"),
+    ({"x": np.zeros((2, 3)), "y": [0, 1], "part": [0, 7]}, r"a.npz: part must be 0, 1 or 2 in each row"),
     ({"x": np.array(["a", "b"]), "y": [0, 1]}, r"a.npz: x is <U1; give numbers, bytes for pictures"),
     ({"x": np.zeros((2, 5, 5, 2), np.uint8), "y": [0, 1]}, r"x is bytes of shape \(2, 5, 5, 2\); pictures are"),
     ({"x": np.zeros((2, 5)), "y": ["a", "b"], "classes": ["a", "b"]}, r"with classes, y must be whole numbers"),

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtailor.deploy import envelope
-from fedtailor.deploy.envelope import SERVER, Letter, Numbers, Refused, Seal, Sealed
+from fedtailor.deploy.envelope import Letter, Numbers, Refused, Seal, Sealed
+from fedtailor.deploy.settings import SERVER
 from fedtailor.deploy.store import Journal, Store
 from fedtailor.deploy.wire import BadMessage
 

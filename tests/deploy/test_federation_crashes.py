@@ -32,6 +32,12 @@ def in_round(processes: real.Processes, site: str, round: int) -> None:
     processes.wait(works, f"{site} to work on round {round}")
 
 
+def took_part(folder: real.Folder) -> list[list[bool]]:
+    """Round by round, who trained."""
+    rows = RunFolder(folder.path / "run").rows()
+    return [[steps > 0 for steps in row["steps"]] for row in rows if not row.get("finish")]
+
+
 @pytest.mark.federation
 @pytest.mark.parametrize("method", ["Ditto()"])
 def test_everything_is_killed_and_nothing_is_stepped_twice(method: str, tmp_path: Path) -> None:
@@ -74,7 +80,7 @@ def test_everything_is_killed_and_nothing_is_stepped_twice(method: str, tmp_path
 @pytest.mark.federation
 def test_a_slow_site_and_a_late_one(tmp_path: Path) -> None:
     """A site past its deadline loses its round and its state stands still; one that comes later joins in."""
-    folder = real.make(tmp_path / "server", run={"rounds": 6}, quorum=1, patience=3.0, deadline=8.0)
+    folder = real.make(tmp_path / "server", run={"rounds": 99}, quorum=1, patience=3.0, deadline=8.0)
     slow, late = real.SITES[1], real.SITES[2]
     with real.processes(folder, 0.3) as processes:
         processes.serve()
@@ -84,11 +90,12 @@ def test_a_slow_site_and_a_late_one(tmp_path: Path) -> None:
         processes.kill(slow)
         processes.join(slow)
         processes.join(late)
+        processes.wait(lambda: took_part(folder)[-1] == [True, True, True], "all three in one round")
+        (folder.path / "stop").touch()
         processes.complete()
-    rows = RunFolder(folder.path / "run").rows()
-    taken = [[steps > 0 for steps in row["steps"]] for row in rows[:-1]]
-    assert all(taken[i][0] for i in range(6)) and not taken[0][1] and not taken[1][1]
-    assert not taken[0][2] and taken[-1] == [True, True, True]
+    taken = took_part(folder)
+    assert all(of_round[0] for of_round in taken) and not taken[0][1] and not taken[1][1]
+    assert not taken[0][2] and [True, True, True] in taken
     told = [event.get("reason") for event in real.events(folder) if event.get("site") == slow]
     assert "it did not answer in time" in told
 
@@ -99,7 +106,7 @@ def test_a_slow_site_and_a_late_one(tmp_path: Path) -> None:
             return (r for r in super().train(work, round, examine) if taken[round - 1][r.number])
 
     driver = Driver(folder.settings.spec(), real.three_sites(), Leaving(1))
-    for _ in range(6):
+    for _ in taken:
         driver.step()
     _, state, _ = RunFolder(folder.path / "run").load()
     real.same(state["server"], driver.server)
@@ -108,7 +115,7 @@ def test_a_slow_site_and_a_late_one(tmp_path: Path) -> None:
 @pytest.mark.federation_long
 def test_a_full_disk_at_a_site(tmp_path: Path) -> None:
     """The site says so and goes on when there is room again; the federation goes on without it."""
-    folder = real.make(tmp_path / "server", run={"method": "Ditto()", "rounds": 8}, quorum=2, deadline=60.0)
+    folder = real.make(tmp_path / "server", run={"method": "Ditto()", "rounds": 99}, quorum=2, deadline=60.0)
     site = real.SITES[0]
     state = tmp_path / f"{site}-state"
     with real.processes(folder, 0.5) as processes:
@@ -120,9 +127,11 @@ def test_a_full_disk_at_a_site(tmp_path: Path) -> None:
         processes.wait_for_word(site, "No space left on device; make room there, the earlier states are as they were")
         last = processes.round()
         processes.wait_for_round(last + 1)
+        lost = len(took_part(folder))
         (tmp_path / "full").unlink()
+        processes.wait(lambda: any(of_round[0] for of_round in took_part(folder)[lost:]), "the site to be back")
+        (folder.path / "stop").touch()
         processes.complete()
-    rows = RunFolder(folder.path / "run").rows()
-    taken = [row["steps"][0] > 0 for row in rows[:-1]]
-    assert taken[:2] == [True, True] and not all(taken) and taken[-1]
+    taken = [of_round[0] for of_round in took_part(folder)]
+    assert taken[:2] == [True, True] and not all(taken[:lost]) and any(taken[lost:])
     assert "StoreError with its stored state" in str(real.events(folder))

@@ -69,6 +69,16 @@ def test_a_site_without_the_secret_is_not_believed(federation: real.Processes) -
     assert "it was not taken" in str([e for e in real.events(federation.folder) if e.get("site") == "noisy-1"])
 
 
+def test_status_says_who_is_there_now(federation: real.Processes) -> None:
+    federation.wait(lambda: "plain-1" in federation.folder.online()[0], "plain-1 to be online")
+    command = [sys.executable, "-m", "fedtailor", "federation", "status", str(federation.folder.path)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    states = {words[0]: words[1] for line in told.splitlines() if (words := line.split()) and words[0] in SITES}
+    # the transport lets in whoever has the key: without the secret, a site is online and not believed
+    assert states == {"plain-1": "online", "inverted-1": "away", "noisy-1": "online", "strokes-1": "revoked"}, told
+    assert "running, round " in told and "(29 days)" in told and "does not run" not in told
+
+
 def test_a_site_that_is_revoked_in_the_middle_is_shut_out(federation: real.Processes) -> None:
     federation.wait_for_round(3)
     federation.folder.revoke("plain-1")

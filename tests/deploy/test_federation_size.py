@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -22,10 +23,16 @@ def test_three_hundred_tensors_are_as_quick_as_one() -> None:
     assert many < 3 * one, (one, many)
 
 
+@pytest.mark.federation
+def test_the_link_needs_no_pytorch() -> None:
+    code = "import sys, fedtailor.deploy.serve, fedtailor.deploy.flower_routes; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @pytest.mark.federation_long
 @pytest.mark.timeout(900)
 def test_two_hundred_megabytes_stay_below_ten_times_that() -> None:
-    """The link and the round loop together, at their most."""
+    """The server's three processes together, each at its most, and all that they are without a model."""
     import federation
 
     _, peak = federation.ours(200.0, rounds=2)

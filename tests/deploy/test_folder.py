@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from fedtailor import WrongInput
+from fedtailor.deploy.lock import held
 from fedtailor.deploy.settings import FILE, Form, Settings, read, write
-from fedtailor.deploy.store import held
 
 pytest.importorskip("cryptography")
 
@@ -205,6 +205,15 @@ def test_nothing_of_one_federation_fits_another(tmp_path: Path) -> None:
     one, two = (Folder.create(tmp_path / name, settings(), None, 30) for name in ("one", "two"))
     assert one.settings.id != two.settings.id
     assert json.loads((one.path / "sites.json").read_text()) == []
+
+
+def test_what_looks_after_a_federation_needs_no_pytorch(folder: Folder) -> None:
+    """It would be some hundred megabytes in each process, and a second before each answer."""
+    code = (
+        "import sys; from pathlib import Path; from fedtailor.deploy import serve; from fedtailor.deploy.folder import "
+        f"Folder; Folder(Path({str(folder.path)!r})).invite('north'); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_server_s_parts_end_with_it(folder: Folder) -> None:

@@ -23,8 +23,9 @@ from fedtailor import Driver, registry, tree
 from fedtailor.deploy import coordinator as coordinators
 from fedtailor.deploy import mail as mails
 from fedtailor.deploy.coordinator import Coordinator
-from fedtailor.deploy.envelope import SERVER, Letter, Seal, Sealed
+from fedtailor.deploy.envelope import Letter, Seal, Sealed
 from fedtailor.deploy.link import Lost
+from fedtailor.deploy.settings import SERVER
 from fedtailor.deploy.wire import BadMessage
 from fedtailor.runners import Work
 from fedtailor.runners.sequential import Sequential

@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from fedtailor import WrongInput
 from fedtailor.deploy import store as stores
-from fedtailor.deploy.store import KEPT, Store, StoreError, held
+from fedtailor.deploy.lock import held
+from fedtailor.deploy.store import KEPT, Store, StoreError
 
 
 def state(value: float) -> dict[str, Any]:

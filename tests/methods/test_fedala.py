@@ -224,6 +224,19 @@ def test_later_epochs_0_freezes_the_weights_after_the_initial_stage() -> None:
     assert hat != play(FedAvg(), federation(regressions()), Line(0.4, -0.1), 3).rows[2]["test"]["rmse"]
 
 
+def test_it_may_begin_after_some_rounds_of_the_inner_method() -> None:
+    """Until then it is that method to the last bit, and the first stage is in the round after."""
+    late = play(FedALA(after=2, eta=0.3, cap=3), federation(regressions()), Line(0.4, -0.1), 2)
+    plain = play(FedAvg(), federation(regressions()), Line(0.4, -0.1), 2)
+    assert same(common(late), common(plain)) and late.rows[1]["test"] == plain.rows[1]["test"]
+    assert [epochs_of(late, i) for i in range(3)] == [0, 0, 0]
+    assert all((own_state(late, i)["w"]["w"] == 1).all() for i in range(3))
+    late.step()
+    plain.step()
+    assert [epochs_of(late, i) for i in range(3)] == [3, 3, 3]
+    assert late.rows[2]["test"]["rmse"] != plain.rows[2]["test"]["rmse"]
+
+
 def test_an_absent_client_keeps_its_weights_and_its_model() -> None:
     driver = play(FedALA(eta=0.3, cap=3), federation(regressions()), Line(0.4, -0.1), 3)
     before = [own_state(driver, i) for i in range(3)]
@@ -564,7 +577,7 @@ def test_what_makes_no_difference_is_said_once() -> None:
 
 @pytest.mark.parametrize("wrong", [
     {"p": -1}, {"s": 0.0}, {"s": 101.0}, {"eta": -1.0}, {"eta": float("inf")}, {"threshold": -1.0}, {"cap": 0},
-    {"later_epochs": -1},
+    {"later_epochs": -1}, {"after": -1},
 ])  # fmt: skip
 def test_impossible_values_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(WrongInput, match=f"{next(iter(wrong))}=.* must be"):

@@ -65,6 +65,8 @@ def test_noise_over_seeds_widens_the_margin() -> None:
     pair = Claim("a > b", chain("a", "b"))
     noisy = judged({"a": {0: 14, 1: 8}, "b": {0: 10, 1: 10}}, pair)
     assert noisy.compared[0].difference == 1 and noisy.verdict == "undecided: level"
+    # 4 and 1: mean 2.5, deviation sqrt(4.5), so one standard error is 1.5 and two are 3
+    assert judged({"a": {0: 14, 1: 10}, "b": {0: 10, 1: 9}}, pair).verdict == "undecided: level"
     steady = judged({"a": {0: 11.1, 1: 10.9}, "b": {0: 10, 1: 10}}, pair)  # deviation 0.14, two errors 0.2
     assert steady.compared[0].difference == pytest.approx(1) and steady.verdict == "holds"
 

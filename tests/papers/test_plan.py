@@ -75,6 +75,9 @@ def test_estimates_grow_with_the_work(small_table: Table) -> None:
     assert steps(200_000) - base == pytest.approx(steps(300_000) - steps(200_000))
     assert steps(100_000, "pFedMe(K=5)") > 4 * base
     assert effort.factor("AdaptiveLocalAggregation(Ditto(lam=1.0))") == pytest.approx(1.3 * 2)
+    # ALA: 0.8 times 20 epochs at first, and five more than the one of the factor in each of seven rounds
+    ala = replace(fedavg, method="FedALA(cap=20, later_epochs=6, after=3)", settings={**fedavg.settings, "rounds": 10})
+    assert effort.weight_learning(ala) == pytest.approx(0.8 * (20 + 7 * 5)) and effort.weight_learning(fedavg) == 0
     # FedMCSA trains everybody, whoever is drawn
     assert effort.trainers(replace(fedavg, settings={**fedavg.settings, "cohort": 1})) == 1
     assert effort.trainers(replace(fedmcsa, settings={**fedmcsa.settings, "cohort": 1})) == 3

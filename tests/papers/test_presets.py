@@ -83,6 +83,20 @@ def test_what_differs_from_the_paper_is_said(name: str, scale: Scale) -> None:
             assert instead(cell).problem.instead_of == cell.problem.label and not instead(cell).comparable
 
 
+@pytest.mark.parametrize(("name", "scale"), EVERY)
+def test_weights_that_are_not_the_methods_own_are_said(name: str, scale: Scale) -> None:
+    """pFedMe's mean over clients is uniform by its definition; where it counts by size, the cell says so."""
+    for cell in TABLES[name].cells(scale):
+        own = registry.parse("method", cell.method).weighting
+        if cell.method.startswith("pFedMe(") and cell.settings.get("weighting", own) != own:
+            assert any("weighted by size" in text for text in cell.all_differences), cell
+
+
+def test_a_target_of_ours_is_called_a_guess() -> None:
+    for name in ("fedham:table3", "fedham:table4"):
+        assert "60 % is a guess of ours" in TABLES[name].about and "70 and 80 %" in TABLES[name].about
+
+
 def test_the_row_of_training_alone_is_there() -> None:
     for found in TABLES.values():
         for scale in found.eligible:
@@ -115,6 +129,38 @@ def test_settings_of_the_papers_own_scale() -> None:
     assert len({c.problem for c in ala}) == 8 and len(ala) == 8 * 15
     assert len(TABLES["pfedla:table1"].cells("full")) == 1 + 5 * 5
     assert len(TABLES["fedmcsa:table2"].cells("full")) == 8 * 7 + 2
+
+
+def settings_of(name: str, row: str, *keys: str) -> dict[str, tuple[object, ...]]:
+    """Some settings of a row at the paper's own scale, by problem."""
+    cells = [cell for cell in TABLES[name].cells("full") if cell.row == row]
+    return {cell.problem.name: tuple(cell.settings[key] for key in keys) for cell in cells}
+
+
+def test_settings_that_go_with_the_problem() -> None:
+    """By hand, from the texts: FedHAM trains its stations for two epochs and 175 rounds; FedALA's rate is 0.1 on
+    MNIST, on the news and with the ResNet, else 0.005. Of FedMCSA, pFedMe's rates are those of the code below it."""
+    [pictures, stations] = settings_of("fedham:table2", "FedHAM", "rounds", "epochs", "lr", "batch").values()
+    assert pictures == (150, 1, 0.02, 32) and stations == (175, 2, 0.01, 32)
+    assert set(settings_of("pfedla:table1", "FedBN + CA", "rounds", "epochs", "batch", "lr", "weighting").values()) == {
+        (100, 1, 32, 0.01, "uniform")
+    }
+    rates = settings_of("fedala:table2", "FedALA", "lr")
+    assert {name for name, lr in rates.items() if lr == (0.1,)} == {"MNIST/CNN", "TINY*/ResNet-18", "AG News/fastText"}
+    assert set(rates.values()) == {(0.1,), (0.005,)}
+    rates = settings_of("fedmcsa:table2", "pFedMe", "lr")
+    assert rates == {
+        **{f"{data}/{network}": (0.01,) for data in ("Synthetic", "CIFAR10") for network in ("MLR", "DNN")},
+        **{f"{data}/MLR": (0.1,) for data in ("MNIST", "FMNIST")}, **{f"{d}/DNN": (0.09,) for d in ("MNIST", "FMNIST")},
+    }  # fmt: skip
+
+
+def test_the_scale_of_attention_is_fifty_but_for_one_problem_where_that_is_said() -> None:
+    for cell in TABLES["fedmcsa:table2"].cells("full"):
+        if "sigma=" in cell.method:
+            wider = cell.problem.name == "Synthetic/DNN"
+            assert ("sigma=100.0" if wider else "sigma=50.0") in cell.method
+            assert any(text.startswith("sigma 100") for text in cell.differences) is wider
 
 
 # ---------- the printed numbers ----------

@@ -106,8 +106,19 @@ def test_what_a_reader_must_know_is_told(make_run: Make, make_comparison: Make, 
     assert f"Ditto, seed 1 {told}: it is on record up to round 7 of 12, and its numbers are of that state." in text
     assert "training became NaN and was stopped at inverted-3 (round 3)" in text
     assert "Local, seed 1 has not started" in text
-    assert "epochs differ" in text and "0.0.9 and 0.1.0" in text
+    assert "Not all methods had the same number of local epochs: 1 for FedBN, FedAvg and Local; 5 for Ditto." in text
+    assert "0.0.9 and 0.1.0" in text
     assert "FedBN was run with 2 seeds and Local with 1 of them" in text
+
+
+def test_local_tuning_of_some_methods_is_told(make_run: Make) -> None:
+    tuned = make_run("FedAvgFT()", finish_epochs=5)
+    (comparison,) = read([make_run(), tuned, make_run("Local()"), make_run("Ditto(lam=1.0)", finish_epochs=5)])
+    [text] = notices(comparison, outcomes(comparison))
+    assert text == (
+        "Not all methods had the same number of epochs of local tuning after the last round: none for FedBN and Local; "
+        "5 for FedAvgFT and Ditto. That is part of some methods; --finish-epochs N gives all the same."
+    )
 
 
 def test_nothing_is_told_where_all_is_well(make_comparison: Make) -> None:

@@ -14,8 +14,12 @@ def test_bytes(count: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.5, "0.5 s"), (9.96, "10 s"), (61, "61 s"), (125, "2 min 05 s"), (7800, "2 h 10 min")]
-)
+    ("seconds", "text"),
+    [
+        (0.5, "0.5 s"), (9.96, "10 s"), (61, "61 s"), (125, "2 min 05 s"), (7800, "2 h 10 min"),
+        (172_799, "47 h 59 min"), (172_800, "2 d 0 h"), (3042 * 3600, "126 d 18 h"),
+    ],
+)  # fmt: skip
 def test_durations(seconds: float, text: str) -> None:
     assert words.duration(seconds) == text
 

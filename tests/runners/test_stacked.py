@@ -17,6 +17,7 @@ from fedtailor.driver import Driver
 from fedtailor.local import Client
 from fedtailor.method import Fitted, Method, Received
 from fedtailor.nn import make
+from fedtailor.runners.chain import Chain
 from fedtailor.runners.lane_client import LaneClient
 from fedtailor.runners.sequential import Sequential
 from fedtailor.runners.stacked import Stacked
@@ -88,11 +89,20 @@ def numbers(values: list[float | None]) -> list[float]:
     return [-1.0 if value is None else value for value in values]
 
 
+class DroppingToyNet(ToyNet):
+    """With batch norm and dropout."""
+
+    def __init__(self, classes: int, shape: tuple[int, ...]):
+        super().__init__(classes, shape)
+        self.insert(len(self) - 1, nn.Dropout(0.3))
+        self.double()
+
+
 @pytest.mark.parametrize("name", [*registry.names("method"), *PAIRINGS])
 def test_unequal_clients(name: str) -> None:
-    """Sizes 12, 7, 3, 9 and 1 in batches of 4, three of them in a round, with batch norm."""
+    """Sizes 12, 7, 3, 9 and 1 in batches of 4, three of them in a round, with batch norm and dropout."""
     runner = Stacked(1)
-    compared(method_of(name), runner, model=double, federation=toy_federation(torch.float64))
+    compared(method_of(name), runner, model=DroppingToyNet, federation=toy_federation(torch.float64))
     assert not runner.refused
 
 
@@ -140,6 +150,29 @@ def test_networks_of_every_kind(name: str, model: Any) -> None:
 @pytest.mark.parametrize("model", [double, linear])
 def test_settings_of_every_kind(options: dict[str, Any], model: Any) -> None:
     compared(method_of("FedAvg"), Stacked(1), model=model, federation=toy_federation(torch.float64), **options)
+
+
+PULLED = [
+    "FedProx(mu=0.5)", "Ditto(lam=0.3)", "FedAMP", "FedMCSA(sigma=10, lam=2)", "FedMCSA(lam=2, inner_steps=2)",
+    "ALA(FedProx(mu=0.3))", "Proximal(Ditto(lam=0.3), mu=0.5)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PULLED)
+@pytest.mark.parametrize("options", [{"epochs": 2}, {"weight_decay": 0.1, "steps": 5}], ids=str)
+def test_pulls_stay_on_the_chain(name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps written out, with the pull's part in their losses; each step of each client one of them."""
+    taken: list[int] = []
+    written_out = Chain.step
+
+    def step(self: Chain, links: Any, x: Tensor, *rest: Any) -> Tensor:
+        taken.append(len(x))
+        return written_out(self, links, x, *rest)
+
+    monkeypatch.setattr(Chain, "step", step)
+    settings: dict[str, Any] = {"model": linear, "federation": toy_federation(torch.float64), "momentum": 0.0}
+    driver = compared(method_of(name), Stacked(1), **settings, **options)
+    assert sum(taken) >= sum(sum(row["steps"]) for row in driver.rows) - driver.spec.rounds  # all but clients left over
 
 
 def test_chunks_change_nothing() -> None:

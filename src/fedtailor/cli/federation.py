@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,7 +25,7 @@ SiteName = Annotated[str, typer.Argument(metavar="SITE", help="Name of the site.
 Out = Annotated[
     Path | None, typer.Option("--out", help="File to write; SITE.bundle here if not given.", show_default=False)
 ]
-STALE = 120.0  # seconds after which a status counts as old
+STALE = 20.0  # seconds of silence after which the server counts as not running
 
 
 def _folder(path: Path) -> Folder:
@@ -162,11 +161,15 @@ def status(dir: Dir) -> None:
     chosen = folder.settings
     good = keys.expiry(dir / "keys" / "server.crt")
     left = (good - datetime.now(UTC)).days
-    age = time.time() - found.get("time", 0.0)
-    stood = f"{found['status']}, round {found['round']} of {found['rounds']}" if found else "not started"
-    screen.print(f"{chosen.name} at {chosen.host}:{chosen.port}, {chosen.spec().method!r}: {stood}", soft_wrap=True)
-    if found and found["status"] == "running" and age > STALE:
-        screen.print(f"note: the server last said so {words.duration(age)} ago; is `fedtailor serve` running?")
+    online, silent = folder.online()
+    runs = silent < STALE
+    stood = "waiting for sites" if runs else "not started"
+    if found:
+        stood = f"{found['status']}, round {found['round']} of {found['rounds']}"
+    method = found.get("method") or chosen.run.get("method", "FedAvg")
+    screen.print(f"{chosen.name} at {chosen.host}:{chosen.port}, {method}: {stood}", soft_wrap=True)
+    if not runs and found.get("status") != "complete":
+        screen.print(f"the server does not run: `fedtailor serve {dir}` starts it", soft_wrap=True)
     screen.print(f"certificate good until {good:%Y-%m-%d} ({left} days)")
     metric = found.get("metric", "")
     table = Table("site", "state", "rows", metric, "sent to it", "received", box=None)
@@ -174,7 +177,7 @@ def status(dir: Dir) -> None:
     for site in folder.sites():
         here = found.get("sites", {}).get(site.name, {})
         value = here.get(metric)
-        state = "revoked" if site.revoked else "online" if here.get("online") else "away"
+        state = "revoked" if site.revoked else "online" if runs and site.name in online else "away"
         table.add_row(
             site.name, state, str(rows.get(site.name, ["?"])[0]), "" if value is None else words.number(value, metric),
             words.size(here.get("down", 0)), words.size(here.get("up", 0)),
@@ -218,11 +221,11 @@ def serve(
     from fedtailor.deploy.serve import serve as carry_out
 
     folder = _folder(dir)
-    o.load_plugins(folder.settings.plugin)
-    spec = folder.settings.spec()
     if keys.expiry(dir / "keys" / "server.crt") < datetime.now(UTC):
         raise WrongInput(f"the certificate has expired; `fedtailor federation rotate {dir} --server` renews it")
     if check:
+        o.load_plugins(folder.settings.plugin)
+        spec = folder.settings.spec()
         names = ", ".join(site.name for site in folder.sites()) or "nobody yet"
         say(f"{dir} is in order: {spec.method!r}, {spec.rounds} rounds; invited: {names}")
         return

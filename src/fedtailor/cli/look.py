@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from fedtailor import registry
@@ -59,20 +59,49 @@ def report(
 
 def list_(
     what: Annotated[str, typer.Argument(metavar="methods|data|models|partitions", help="What to list.")],
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these, with all that is known of them.",
+                                         show_default=False)
+    ] = None,
     plugin: o.Plugin = None,
-) -> None:
-    """List what can be named: methods, data, models or partitions, with their options.
+) -> None:  # fmt: skip
+    """List what can be named: methods, data, models or partitions. With names: their options, and what they do.
 
     \b
-    Example:
+    Examples:
       fedtailor list methods
+      fedtailor list methods ditto fedala
     """
     plugins = o.load_plugins(plugin or ())
     kind = KINDS.get(what, what if what in KINDS.values() else "")
     if not kind:
         raise WrongInput(f"there is no list of {what!r}; choose {', '.join(KINDS)}")
+    found = catalogue.whole(kind) if plugins else catalogue.kept(kind)
+    if kind == "method" and not names:
+        return overview(found)
+    details(kind, found if not names else {name: found[name] for name in catalogue.meant(kind, found, names)})
+
+
+def overview(found: Mapping[str, catalogue.Item]) -> None:
+    """The methods by family, with a word on each."""
     screen = console()
-    for item in (catalogue.whole(kind) if plugins else catalogue.kept(kind)).values():
+    width = max(map(len, found))
+    for family, members in catalogue.families(found).items():
+        screen.print(Text(family, "bold"))
+        lines = RichTable.grid(padding=(0, 2, 0, 0))
+        lines.add_column(min_width=width)
+        lines.add_column()
+        for name in members:
+            lines.add_row(Text(name), Text(found[name].about[0]))
+        screen.print(lines)
+        screen.print()
+    screen.print(Text("Options, what stays, what is sent and who sees it: fedtailor list methods NAME"))
+
+
+def details(kind: str, found: Mapping[str, catalogue.Item]) -> None:
+    """Each with its options and all that is known of it."""
+    screen = console()
+    for item in found.values():
         also = f"  also {', '.join(item.also)}" if item.also else ""
         screen.print(Text.assemble((item.usage, "bold"), (also, "dim")))
         for line in item.about:
@@ -107,13 +136,14 @@ def inspect_(
 
     federation = load(data or "digits")
     chosen = registry.parse("method", method or "fedavg")
+    called = registry.tidy("method", method or "fedavg")
     spec = RunSpec.of(federation, chosen, model=model, buffers=buffers, rounds=1, steps=1, cohort=1)
     driver = Driver(spec, federation)
     smallest = min(range(driver.data.n), key=lambda i: len(driver.sites[i].rows))
     down, up, _ = exchange(driver, smallest, [smallest], 1)
     arch, screen = driver.arch, console()
     layer = {name: layer for layer, names in arch.layers.items() for name in names}
-    table = Table(title=f"{model or federation.model} under {chosen!r}, on {federation.name}", title_justify="left")
+    table = RichTable(title=f"{model or federation.model} under {called}, on {federation.name}", title_justify="left")
     for title in ("Tensor", "Layer", "Role", "Kept"):
         table.add_column(title)
     for title in ("Shape", "Down", "Up"):

@@ -59,7 +59,7 @@ def rollback(
     federation: Federation = None,
 ) -> None:
     """Forget the states after a round; the server goes on with this site from there."""
-    from fedtailor.deploy.store import held
+    from fedtailor.deploy.lock import held
 
     with held(state / "lock", f"the state in {state}"):
         gone = _one(state, federation).rollback(to)
@@ -125,9 +125,10 @@ def predict(
 
     o.load_plugins(plugin or ())
     card, module = exports.read(model)
+    given = [(file, exports.rows_of(file, card)) for file in files]  # whatever is wrong is said before anything else
     typer.echo("file,row,label,probability")
-    for file in files:
-        for row, (label, probability) in enumerate(exports.predict(card, module, exports.rows_of(file, card.shape))):
+    for file, rows in given:
+        for row, (label, probability) in enumerate(exports.predict(card, module, rows)):
             typer.echo(f"{file},{row},{label},{probability:.4f}")
 
 

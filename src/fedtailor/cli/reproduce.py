@@ -78,7 +78,7 @@ def reproduce(
     from fedtailor.papers.plan import plan
 
     found = plan(table, scale_of(scale), only or (), number("seeds", seeds), out or OUT)
-    carry_out(found, processes, keep, command(what, scale, only or (), seeds))
+    carry_out(found, processes, keep, command(what, scale, only or (), seeds, jobs=jobs, out=out, keep=keep))
 
 
 def report(records: Path | None, out: Path | None) -> None:
@@ -117,9 +117,11 @@ def scale_of(text: str) -> Scale:
     raise WrongInput(f"scale={text!r} is not possible; choose {', '.join(get_args(Scale))}")
 
 
-def command(what: str, scale: str, only: Sequence[str], seeds: str) -> str:
+def command(what: str, scale: str, only: Sequence[str], seeds: str, **others: object) -> str:
+    """What was asked for, once more: with the same folders, or it would begin anew."""
     parts = ["fedtailor", "reproduce", what, "--scale", scale, *(p for text in only for p in ("--only", text))]
-    return shlex.join([*parts, *(["--seeds", seeds] if seeds != "1" else [])])
+    given = {"seeds": None if seeds == "1" else seeds, **others}
+    return shlex.join([*parts, *(p for k, v in given.items() if v is not None for p in (f"--{k}", str(v)))])
 
 
 def list_tables() -> None:
@@ -145,7 +147,8 @@ def list_tables() -> None:
                 continue
             cells = table.cells(scale)
             works = {cell.folder: effort.seconds(cell) for cell in cells}
-            times.append(f"{words.duration(slower * sum(works.values()) / cores)}\n{len(cells)} cells")
+            count = f"{len(cells)} cell{'s' if len(cells) > 1 else ''}"
+            times.append(f"{words.duration(slower * sum(works.values()) / cores)}\n{count}")
         screen.add_row(Text(name), Text(table.title), *times)
     console().print(screen)
     for scale, meaning in SCALES.items():
@@ -206,9 +209,9 @@ def announce(plan: Plan, todo: Sequence[Job], processes: int) -> None:
     say(f"{plan.table.title}: {cells}, {len(plan.seeds)} seed{'s' if len(plan.seeds) > 1 else ''}")
     if ready:
         say(f"{ready} of {len(plan.jobs)} runs are complete already.")
-    for problem in dict.fromkeys(cell.problem for cell in plan.cells if cell.problem.instead_of):
-        told = "".join(f"; {text}" for text in problem.differences)
-        say(f"note: {problem.name} stands in for {problem.instead_of}{told}")
+    stand_ins = [cell.problem for cell in plan.cells if cell.problem.instead_of]
+    for note in dict.fromkeys(f"{p.name} stands in for {'; '.join([p.instead_of, *p.differences])}" for p in stand_ins):
+        say(f"note: {note}")
     reasons: dict[str, list[str]] = {}
     for cell, reason in plan.refused:
         reasons.setdefault(reason, []).append(cell.problem.name)
@@ -222,7 +225,7 @@ def announce(plan: Plan, todo: Sequence[Job], processes: int) -> None:
 
 
 def show(plan: Plan, counts: Mapping[Count, int], failed: Sequence[tuple[str, str]], repeat: str) -> None:
-    """The table and its claims here; the same as Markdown and as a page."""
+    """The table and its claims here; the same as Markdown and, with its figures, as a page; and these as files."""
     from fedtailor.papers import page
     from fedtailor.papers.outcome import Records, outcome
     from fedtailor.papers.plan import folder_of
@@ -251,3 +254,8 @@ def show(plan: Plan, counts: Mapping[Count, int], failed: Sequence[tuple[str, st
     (plan.out / f"{name}.md").write_text(page.as_markdown(found), encoding="utf-8")
     (plan.out / f"{name}.html").write_text(page.as_html(found, repeat), encoding="utf-8")
     say(f"The same with every comparison: {plan.out / name}.html and .md")
+    if found.records:
+        from fedtailor.papers import figures
+
+        if figures.write(found, plan.out / f"{name}-figures"):
+            say(f"Its figures, for one and two columns of a paper, as PDF and PNG: {plan.out / name}-figures")

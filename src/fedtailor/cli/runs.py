@@ -104,7 +104,7 @@ def run(
         """Notes how the run was made, and says what it will do, as soon as it has a folder."""
 
         def on_start(self, driver: Driver) -> None:
-            RunFolder(folder).note(command=asked.command, plugins=asked.plugins)
+            RunFolder(folder).note(command=asked.command, plugins=asked.plugins, label=label)
             if not asked.quiet:
                 announce(federation, [Facts.of(label, driver)], spec, [spec.seed], folder)
 
@@ -273,7 +273,8 @@ def _resume_run(folder: Path, rounds: int | None, plugins: Sequence[str], quiet:
             if not driver.round:
                 say("note: there is no checkpoint yet, so the run starts again from round 1")
 
-    with kept_in(folder, plugins), Progress(console(stderr=True)) as progress:
+    names = {str(info["method"]): str(info.get("label") or info["method"])}
+    with kept_in(folder, plugins), Progress(console(stderr=True), names) as progress:
         resume(folder, rounds=rounds, callbacks=[Opening(), *([] if quiet else [progress])])
     _show_run(folder, quiet)
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import io
+import re
 import shlex
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, ParamSpec, TextIO, cast
 
 import typer
 from rich.console import Console
@@ -28,9 +31,30 @@ BAR = 40
 MOST_SITES = 30  # that are drawn one by one
 
 
+class Plain(io.TextIOBase):
+    """A file or a pipe, without the spaces that fill the lines of a table up."""
+
+    def __init__(self, stream: TextIO):
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        self.stream.write(re.sub(r" +(?=\n)", "", text))
+        return len(text)
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self.stream.encoding
+
+
 def console(stderr: bool = False) -> Console:
     found = Console(stderr=stderr, highlight=False)
-    return found if found.is_terminal else Console(stderr=stderr, highlight=False, width=WIDTH)
+    if found.is_terminal:
+        return found
+    stream = Plain(sys.stderr if stderr else sys.stdout)
+    return Console(file=cast(TextIO, stream), highlight=False, width=WIDTH)
 
 
 def say(text: str = "", style: str = "") -> None:

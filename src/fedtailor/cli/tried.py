@@ -47,6 +47,15 @@ def facts(found: Entry) -> Iterator[str]:
     yield f"traffic: {traffic}; the server sees {sees}"
     tuned = f", and after {method.finish_epochs} epochs of tuning at the end" if method.finish_epochs else ""
     yield f"tested: {method.point}{tuned}; {'; '.join(_papers(method)) or 'no paper stated'}"
+    tries = [f"{name} {', '.join(map(str, values))}" for name, values in _grid(method)]
+    yield f"`fedtailor tune` tries: {'; '.join([*tries, 'three learning rates'])}"
+
+
+def _grid(method: Method) -> Iterator[tuple[str, tuple[object, ...]]]:
+    """The values worth trying of all that a method is made of, the outermost first."""
+    yield from method.grid.items()
+    if isinstance(method, Wrapper):
+        yield from _grid(method.inner)
 
 
 def _papers(method: Method) -> list[str]:

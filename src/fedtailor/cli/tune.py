@@ -53,8 +53,8 @@ def tune(
 ) -> None:  # fmt: skip
     """Choose each method's settings on validation rows, then compare the methods with them.
 
-    Tried are the values that a method declares (`fedtailor list methods`), at three rates around --lr. Every method has
-    the same number of optimiser steps to search with; test rows play no part.
+    Tried are the values that a method declares (`fedtailor list methods NAME`), at three rates around --lr. Every
+    method has the same number of optimiser steps to search with; test rows play no part.
 
     \b
     Examples:

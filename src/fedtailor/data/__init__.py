@@ -13,6 +13,7 @@ from fedtailor.data.digits import digits
 from fedtailor.data.federation import Dataset, Federation
 from fedtailor.data.five_digits import five_digits
 from fedtailor.data.folders import domainnet, office31, office_home, pacs, pictures
+from fedtailor.data.hugging_face import huggingface
 from fedtailor.data.idx import fashion_mnist, mnist
 from fedtailor.data.mnist_m import mnist_m
 from fedtailor.data.partition import Partition, Parts, as_given, by_size, domain, iid, natural
@@ -50,6 +51,7 @@ __all__ = [
     "domainnet",
     "fashion_mnist",
     "five_digits",
+    "huggingface",
     "iid",
     "load",
     "mnist",
@@ -105,6 +107,7 @@ def load(
         settings=dataset.settings,
         licence=dataset.licence,
         about=dataset.about,
+        columns=dataset.columns,
         source=f"{written} | {cutter!r} | seed={seed}",
     )
 

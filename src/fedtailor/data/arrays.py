@@ -32,6 +32,8 @@ def arrays(path: str) -> Dataset:
     for key in held.keys() & set(KEYS) - {"classes"}:
         if len(held[key]) != rows:
             raise WrongInput(f"{file}: {key} has {len(held[key])} rows and x has {rows}; give one of each a row")
+    if "part" in held and not set(np.unique(held["part"]).tolist()) <= {0, 1, 2}:
+        raise WrongInput(f"{file}: part must be 0, 1 or 2 in each row, to train, to validate or to test on")
     y, classes, task = targets(file, held)
     owner, sites = groups_of(held, "site")
     domain, domains = groups_of(held, "domain")

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -64,6 +64,15 @@ def _check_column(name: str, column: str, values: Tensor | None, rows: int, name
         raise WrongInput(f"{name}: {column} {int(values.max())} has no name; give {column}_names one for each")
 
 
+class Column(NamedTuple):
+    """What one number of a row is, where rows are those of a table: a column, or whether it holds this word; scaled."""
+
+    name: str
+    word: str | None
+    mean: float
+    deviation: float
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Rows with labels, as a source gives them, and what goes well with them if nothing else is asked for."""
@@ -78,6 +87,7 @@ class Dataset:
     owner: Tensor | None = None  # int64 [rows]: the client that holds the row by nature
     owner_names: tuple[str, ...] = ()  # of all owners, where they have names
     part: Tensor | None = None  # int64 [rows]: 0, 1 or 2 for rows to train, validate or test on, where that is given
+    columns: tuple[Column, ...] = ()  # of a table: how further rows of it become numbers
     model: str = "dnn"  # as text for the registry
     partition: str = "iid"  # as text for the registry
     settings: Mapping[str, Any] = field(default_factory=dict)  # of a run: rounds, batch, lr ...
@@ -121,6 +131,7 @@ class Federation:
     public: Tensor = field(default_factory=_no_rows)  # rows that everybody may use, and no client holds
     source: str = ""  # the text that makes this federation again: see `fedtailor.data.again`
     sites: Federation | None = None  # of a pooled federation: the one it pools
+    columns: tuple[Column, ...] = ()  # of a table: how further rows of it become numbers
 
     def __post_init__(self) -> None:
         _check_rows(self.name, self.x, self.y, self.classes, self.task)

@@ -18,6 +18,7 @@ from fedtailor.data.files import below, first_of, home, numbered
 from fedtailor.registry import WrongInput, register
 
 PICTURES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+UNREAD = {".avif", ".dcm", ".eps", ".heic", ".heif", ".jp2", ".jxl", ".nii", ".pdf", ".psd", ".raw", ".svg", ".tga"}
 BETWEEN = "images"  # a folder between class and site, as in Office-31, or between class and pictures
 TEN = ("bird", "feather", "headphones", "ice_cream", "teapot", "tiger", "whale", "windmill", "wine_glass", "zebra")
 VISDA = "http://csr.bu.edu/ftp/visda/2019/multi-source"
@@ -74,10 +75,8 @@ def pictures(path: str, size: int = 64) -> Dataset:
     root = Path(path)
     if not root.is_dir():
         raise WrongInput(f"pictures: there is no folder {path!r}; give one that holds folders of pictures, one a class")
-    found = sorted(entries(root), key=lambda entry: entry.name)
+    found = found_below(path, root)
     folders = [tuple(part for part in entry.parts if part != BETWEEN) for entry in found]
-    if not found:
-        raise WrongInput(f"pictures: no picture file is below {path!r}; known are {', '.join(sorted(PICTURES))}")
     depth = len(folders[0])
     other = next((entry for entry, parts in zip(found, folders, strict=True) if len(parts) != depth), None)
     if depth not in (1, 2) or other is not None:
@@ -87,6 +86,11 @@ def pictures(path: str, size: int = 64) -> Dataset:
             f"site/class/file" + ("" if other is None else f", as {found[0].name} would have it")
         )
     labels, classes = numbered([parts[-1] for parts in folders])
+    if len(classes) < 2:
+        raise WrongInput(
+            f"pictures: all of {path!r} are in one class, {classes[0]!r}, so there is nothing to tell apart; give each "
+            "class a folder"
+        )
     owner, sites = numbered([parts[0] for parts in folders]) if depth == 2 else (None, ())
     x = once(f"pictures-{plain(root.name)}", [e.stamp for e in found], [e.source for e in found],
              [e.name for e in found], size)  # fmt: skip
@@ -103,6 +107,21 @@ def pictures(path: str, size: int = 64) -> Dataset:
         licence="your own",
         about=f"pictures in {len(classes)} classes" + (f" at {len(sites)} sites" if sites else ""),
     )
+
+
+def found_below(path: str, root: Path) -> list[Entry]:
+    """All pictures; none is left out in silence for its format, and no folder for being empty."""
+    unread = next((file for file in below(root) if file.suffix.lower() in UNREAD), None)
+    if unread is not None:
+        raise WrongInput(f"pictures: {unread} is of a format that is not read; make it a .png or .jpg, or take it away")
+    found = sorted(entries(root), key=lambda entry: entry.name)
+    if not found:
+        raise WrongInput(f"pictures: no picture file is below {path!r}; known are {', '.join(sorted(PICTURES))}")
+    folders = sorted(folder for folder in root.iterdir() if folder.is_dir() and not folder.name.startswith((".", "__")))
+    empty = next((folder for folder in folders if next(entries(folder), None) is None), None)
+    if empty is not None:
+        raise WrongInput(f"pictures: no picture file is below {empty}; put some there, or take the folder away")
+    return found
 
 
 # ---------- published sets of several domains ----------

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedtailor.data.decoding import check_side, kept
+from fedtailor.data.decoding import Pixels, check_side, kept
 from fedtailor.data.federation import Dataset
 from fedtailor.registry import WrongInput, register
 from fedtailor.schedule import rng
@@ -138,7 +138,7 @@ def sketch(shape: str, draw: np.random.Generator) -> Numbers:
 DRAW = {"photo": photo, "painting": painting, "cartoon": cartoon, "sketch": sketch}
 
 
-def all_drawn(rows: int, size: int) -> torch.Tensor:
+def all_drawn(rows: int, size: int) -> Pixels:
     """The pictures of all styles one after the other, uint8 [styles * rows, 3, size, size]."""
     try:
         from PIL import Image
@@ -151,7 +151,7 @@ def all_drawn(rows: int, size: int) -> torch.Tensor:
             pixels = np.clip(DRAW[name](SHAPES[row % len(SHAPES)], draw), 0, 1)
             page = Image.fromarray(np.rint(255 * pixels).astype(np.uint8).transpose(1, 2, 0))
             x[style * rows + row] = np.asarray(page.resize((size, size), Image.Resampling.BOX)).transpose(2, 0, 1)
-    return torch.from_numpy(x)
+    return x
 
 
 @register("data", "shapes")
@@ -160,7 +160,8 @@ def shapes(rows: int = 350, size: int = 32) -> Dataset:
     check_side("shapes", size)
     if rows < 28:
         raise WrongInput(f"shapes: rows={rows} is not possible; ask for 28 or more of each style")
-    x = kept("shapes", (rows, size, 1), len(STYLES) * rows, "drawn", lambda: all_drawn(rows, size))
+    shape = (len(STYLES) * rows, 3, size, size)
+    x = kept("shapes", (rows, size, 1), shape, "drawn", lambda: [all_drawn(rows, size)])
     row = torch.arange(len(x))
     return Dataset(
         name="shapes",

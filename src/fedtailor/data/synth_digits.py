@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedtailor.data.decoding import kept
 from fedtailor.data.federation import Dataset
@@ -34,7 +33,7 @@ def font_folder() -> Path:
     return Path(matplotlib.get_data_path()) / "fonts" / "ttf"
 
 
-def drawn(labels: np.ndarray) -> Tensor:
+def drawn(labels: np.ndarray) -> np.ndarray:
     """A picture of each digit, uint8 [n, 3, 32, 32]."""
     try:
         from PIL import Image, ImageDraw, ImageFilter, ImageFont
@@ -61,7 +60,7 @@ def drawn(labels: np.ndarray) -> Tensor:
         page = page.filter(ImageFilter.GaussianBlur(draw.uniform(0, 1.2) * ENLARGED))
         ink = np.asarray(page.resize((SIDE, SIDE), Image.Resampling.BOX), np.float64) / 255
         x[row] = np.rint(255 * coloured(ink, draw))
-    return torch.from_numpy(x)
+    return x
 
 
 def coloured(ink: np.ndarray, draw: np.random.Generator) -> np.ndarray:
@@ -82,7 +81,7 @@ def synth_digits(rows: int = 9298) -> Dataset:
     if rows < 20:
         raise WrongInput(f"synth_digits: rows={rows} is not possible; ask for 20 or more")
     labels = np.arange(rows) % 10
-    x = kept("synth_digits", (rows, FONTS, 1), rows, "drawn", lambda: drawn(labels))
+    x = kept("synth_digits", (rows, FONTS, 1), (rows, 3, SIDE, SIDE), "drawn", lambda: [drawn(labels)])
     return Dataset(
         name="synth_digits",
         x=x,

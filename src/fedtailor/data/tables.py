@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedtailor.data.federation import Dataset
+from fedtailor.data.federation import Column, Dataset
 from fedtailor.data.files import numbered
 from fedtailor.registry import WrongInput, brief, register
 
@@ -80,17 +82,25 @@ def read_sheet(path: Path) -> Sheet:
         return read_parquet(path)
     if ".csv" in suffixes[-2:] or ".tsv" in suffixes[-2:]:
         return read_csv(path)
+    if not path.exists():
+        raise WrongInput(f"there is no file or folder {path}; give a table or a folder of tables")
     raise WrongInput(f"{path} is no known table; give a .csv, .csv.gz or .parquet file")
 
 
 def content_of(path: Path) -> str:
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix.lower() == ".gz" else path.read_bytes()
-        return content.decode("utf-8-sig")
     except FileNotFoundError:
         raise WrongInput(f"there is no file {path}; give a table or a folder of tables") from None
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise WrongInput(f"{path} cannot be read ({error}); write it as text in UTF-8") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise WrongInput(f"{path} cannot be unpacked ({error}); write it again") from None
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        what = "text in UTF-16" if wide else f"no text in UTF-8 (a byte {content[error.start]:#x} makes no letter)"
+        line = content[: error.start].count(b"\n") + 1
+        raise WrongInput(f"{path}, line {line}: this is {what}; save it as CSV in UTF-8") from None
 
 
 def read_csv(path: Path, text: str | None = None) -> Sheet:
@@ -101,8 +111,10 @@ def read_csv(path: Path, text: str | None = None) -> Sheet:
     header: list[str] = []
     rows: list[list[str]] = []
     lines: list[int] = []
+    end = 0
     try:
         for row in reader:
+            line, end = end + 1, reader.line_num  # a value in quotation marks may go over several
             if not any(row):
                 continue
             if not header:
@@ -110,17 +122,19 @@ def read_csv(path: Path, text: str | None = None) -> Sheet:
                 continue
             if len(row) != len(header):
                 raise WrongInput(
-                    f"{path}, line {reader.line_num}: {len(row)} values, and the header names {len(header)} columns"
+                    f"{path}, line {line}: {len(row)} values, and the header names {len(header)} columns; write one "
+                    "value for each, in quotation marks where it holds a comma"
+                    + (f" (the row goes on to line {end}: is a quotation mark not closed?)" if end > line else "")
                 )
             rows.append(row)
-            lines.append(reader.line_num)
+            lines.append(line)
     except csv.Error as error:
         raise WrongInput(f"{path}, line {reader.line_num}: {error}") from None
     twice = next((name for name in header if header.count(name) > 1), None)
     if twice is not None:
         raise WrongInput(f"{path}, line 1: two columns are called {twice!r}; give each its own name")
     if not rows:
-        raise WrongInput(f"{path} holds no rows below a header")
+        raise WrongInput(f"{path} holds no rows below a header; write the names of the columns first, then the rows")
     return Sheet(path, dict(zip(header, zip(*rows, strict=True), strict=True)), lines)
 
 
@@ -135,12 +149,16 @@ def read_parquet(path: Path) -> Sheet:
     except FileNotFoundError:
         raise WrongInput(f"there is no file {path}; give a table or a folder of tables") from None
     except (OSError, pyarrow.ArrowException) as error:
-        raise WrongInput(f"{path} cannot be read as parquet ({error})") from None
+        raise WrongInput(f"{path} cannot be read as parquet ({error}); write it again") from None
     columns = {}
     for name in held.column_names:
         column, kinds = held.column(name), pyarrow.types
         if kinds.is_dictionary(column.type):
             column = column.cast(pyarrow.string())
+        if kinds.is_nested(column.type):
+            raise WrongInput(
+                f"{path}: the column {name!r} holds {column.type} in each row; write single values, one to a column"
+            )
         numeric = any(test(column.type) for test in (kinds.is_floating, kinds.is_integer, kinds.is_temporal))
         values = column.to_numpy()
         columns[name] = values if numeric else values.tolist()
@@ -154,13 +172,17 @@ def sheets_at(source: str, path: Path) -> list[Sheet]:
     files = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith(".")
                    and {s.lower() for s in p.suffixes} & {".csv", ".tsv", ".parquet"})  # fmt: skip
     if not files:
-        raise WrongInput(f"{source}: the folder {str(path)!r} holds no .csv, .csv.gz or .parquet file")
+        raise WrongInput(
+            f"{source}: the folder {str(path)!r} holds no .csv, .csv.gz or .parquet file; put one for each site there"
+        )
     found = [read_sheet(file) for file in files]
     for sheet in found[1:]:
         for one, other in ((sheet, found[0]), (found[0], sheet)):
             lacking = next((name for name in other.columns if name not in one.columns), None)
             if lacking is not None:
-                raise WrongInput(f"{one.path} has no column {lacking!r}, which {other.path} has")
+                raise WrongInput(
+                    f"{one.path} has no column {lacking!r}, which {other.path} has; give all sites the same columns"
+                )
     return found
 
 
@@ -188,14 +210,16 @@ def table(
     if not features:
         raise WrongInput(f"table: {path!r} has no column to learn from beside {label!r}")
     owner, sites = owners(found, site, place.is_dir())
-    x, parts = features_of(found, features, categories), parts_of(found, part)
+    (x, places), parts = features_of(found, features, categories), parts_of(found, part)
+    mean, deviation = scale_of(x, parts)
     y, classes = labels_of(found, label, task)
     return Dataset(
         name=place.resolve().name.partition(".")[0],
-        x=torch.from_numpy(scaled(x, parts)),
+        x=torch.from_numpy(((x - mean) / deviation).astype(np.float32)),
         y=y,
         classes=classes,
         task=task,
+        columns=tuple(Column(*place, float(m), float(d)) for place, m, d in zip(places, mean, deviation, strict=True)),
         owner=owner,
         owner_names=sites,
         part=None if parts is None else torch.from_numpy(parts),
@@ -218,13 +242,18 @@ def owners(found: Sequence[Sheet], site: str | None, folder: bool) -> tuple[torc
     return torch.repeat_interleave(torch.arange(len(found)), torch.tensor([len(sheet) for sheet in found])), names
 
 
-def features_of(found: Sequence[Sheet], features: Sequence[str], categories: Sequence[str]) -> Numbers:
-    """One column for each number, and one for each value of a category."""
+def features_of(
+    found: Sequence[Sheet], features: Sequence[str], categories: Sequence[str]
+) -> tuple[Numbers, list[tuple[str, str | None]]]:
+    """One column for each number, and one for each value of a category; and where each comes from."""
     columns: list[Numbers] = []
+    places: list[tuple[str, str | None]] = []
     for name in features:
         if name in categories:
             words = [word for sheet in found for word in sheet.words(name)]
-            columns += [np.array([word == value for word in words], np.float64) for value in sorted(set(words))]
+            for value in sorted(set(words)):
+                columns.append(np.array([word == value for word in words], np.float64))
+                places.append((name, value))
             continue
         parts = []
         for sheet in found:
@@ -240,15 +269,40 @@ def features_of(found: Sequence[Sheet], features: Sequence[str], categories: Seq
                 )
             parts.append(values)
         columns.append(np.concatenate(parts))
-    return np.stack(columns, 1)
+        places.append((name, None))
+    return np.stack(columns, 1), places
 
 
-def scaled(x: Numbers, parts: NDArray[np.int64] | None) -> NDArray[np.float32]:
-    """Each column with mean 0 and deviation 1, over the rows to train on where these are told, else over all."""
+def scale_of(x: Numbers, parts: NDArray[np.int64] | None) -> tuple[Numbers, Numbers]:
+    """Mean and deviation of each column, over the rows to train on where these are told, else over all."""
     known = x if parts is None else x[parts == 0]
     deviation = known.std(0)
-    scaled: NDArray[np.float32] = ((x - known.mean(0)) / np.where(deviation > 0, deviation, 1)).astype(np.float32)
-    return scaled
+    return known.mean(0), np.where(deviation > 0, deviation, 1)
+
+
+def further_rows(path: Path, columns: Sequence[Column]) -> NDArray[np.float32]:
+    """The rows of another table, as the numbers that those of the first have become."""
+    sheet = read_sheet(path)
+    made = []
+    for name, word, mean, deviation in columns:
+        if word is not None:
+            values = np.array([found == word for found in sheet.words(name)], np.float64)
+        else:
+            values = finite(sheet, name)
+        made.append((values - mean) / deviation)
+    return np.stack(made, 1).astype(np.float32)
+
+
+def finite(sheet: Sheet, name: str) -> Numbers:
+    """A column without gaps."""
+    values = sheet.numbers(name)
+    gaps = np.flatnonzero(~np.isfinite(values))
+    if len(gaps):
+        line = sheet.lines[gaps[0]]
+        raise WrongInput(
+            f"{sheet.path}, line {line}: {name} is missing or no finite number; fill it in or take the row out"
+        )
+    return values
 
 
 def parts_of(found: Sequence[Sheet], part: str | None) -> NDArray[np.int64] | None:
@@ -269,10 +323,7 @@ def parts_of(found: Sequence[Sheet], part: str | None) -> NDArray[np.int64] | No
 def labels_of(found: Sequence[Sheet], label: str, task: str) -> tuple[torch.Tensor, tuple[str, ...]]:
     """The number of each row's class, and the classes in order; or the values of a regression."""
     if task == "regression":
-        values = np.concatenate([sheet.numbers(label) for sheet in found])
-        if not np.isfinite(values).all():
-            rows = sum(len(sheet.words(label)) for sheet in found)  # says where one is missing
-            raise WrongInput(f"table: a value of {label} is infinite, among {rows} rows")
+        values = np.concatenate([finite(sheet, label) for sheet in found])
         return torch.from_numpy(values.astype(np.float32)), (label,)
     words = [word for sheet in found for word in sheet.words(label)]
     numbers, names = numbered(words)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedtailor.data.download import ORIGINS, Origin, Remote, originate, place
 from fedtailor.data.federation import Dataset
@@ -42,6 +43,18 @@ def words_of(text: str) -> list[str]:
     for mark, apart in MARKS:
         text = text.replace(mark, apart)
     return text.split()
+
+
+def as_numbers(texts: Sequence[Sequence[str]], words: int) -> tuple[NDArray[np.int64], int]:
+    """The first words of each text as numbers, the most frequent first, from 1 on, 0 for filling up; and how many
+    numbers there are."""
+    counts = Counter(word for text in texts for word in text)
+    number = {word: place for place, word in enumerate(sorted(counts, key=lambda w: (-counts[w], w)), 1)}
+    x = np.zeros((len(texts), words), np.int64)
+    for row, text in zip(x, texts, strict=True):
+        found = [number[word] for word in text[:words]]
+        row[: len(found)] = found
+    return x, len(number) + 1
 
 
 def read_published(files: Sequence[Path]) -> Iterator[tuple[int, str]]:
@@ -83,20 +96,13 @@ def ag_news(words: int = 200) -> Dataset:
     copy = home() / ORIGINS["ag_news"].compact
     files = first_of("ag_news", [place("ag_news", file.name) for file in ORIGINS["ag_news"].files], [copy])
     labels, texts = zip(*(read_copy(copy) if files[0] == copy else read_published(files)), strict=True)
-    split = [words_of(text) for text in texts]
-    counts = Counter(word for text in split for word in text)
-    # the most frequent first, from 1 on; 0 fills texts up
-    number = {word: place for place, word in enumerate(sorted(counts, key=lambda w: (-counts[w], w)), 1)}
-    x = np.zeros((len(split), words), np.int64)
-    for row, text in zip(x, split, strict=True):
-        found = [number[word] for word in text[:words]]
-        row[: len(found)] = found
+    x, vocabulary = as_numbers([words_of(text) for text in texts], words)
     return Dataset(
         name="ag_news",
         x=torch.from_numpy(x),
         y=torch.tensor(labels),
         classes=CLASSES,
-        model=f"fasttext(vocabulary={len(number) + 1})",
+        model=f"fasttext(vocabulary={vocabulary})",
         partition="dirichlet(alpha=0.1, clients=20, validation=0.0, test=0.25)",
         settings={"rounds": 100, "epochs": 1, "batch": 10, "lr": 0.1},
         licence=ORIGINS["ag_news"].licence,

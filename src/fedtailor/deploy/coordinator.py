@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 
 from fedtailor import schedule, tree
-from fedtailor.deploy import replies, robust, wire
+from fedtailor.arch import Arch
+from fedtailor.deploy import replies, robust, slots, wire
 from fedtailor.deploy.envelope import Letter
-from fedtailor.deploy.mail import GREETING, Mail
+from fedtailor.deploy.mail import GREETING, Mail, Part
 from fedtailor.deploy.outline import outline
 from fedtailor.deploy.replies import Reader
-from fedtailor.deploy.wire import BadMessage
+from fedtailor.deploy.wire import BadMessage, Room
 from fedtailor.driver import Driver
 from fedtailor.method import Fed, Received
 from fedtailor.record import to_json, write_atomically
@@ -32,7 +33,6 @@ from fedtailor.site import Reply, Site
 from fedtailor.spec import RunSpec
 from fedtailor.tree import State, Tree
 
-Part = tuple[Mapping[str, Any], State]
 T = TypeVar("T")
 
 
@@ -46,12 +46,21 @@ class Coordinator(Driver):
         self.outline = outline(settings.name, settings.form, mail.names, mail.groups, self.held(), spec.model)
         self.remote = Remote(self)
         super().__init__(spec, self.outline, self.remote)
+        self.first_length = robust.length(tree.drop(self.initial, self.private))
+        self.let_go_of_first_values()
         self.combine = robust.read(mail.settings.combine)
         self.note_rows()
 
     def held(self) -> tuple[int, ...]:
         """Training rows of each site; 1 until it says how many."""
         return tuple(self.rows_of[name][0] if name in self.rows_of else 1 for name in self.mail.names)
+
+    def let_go_of_first_values(self) -> None:
+        """Of the network and of its first model only names, types and shapes are needed here, where nobody trains."""
+        self.initial = slots.outlines_of(self.initial)
+        self.arch = Arch(self.arch.net.to("meta"))
+        self.common = replace(self.common, arch=self.arch)
+        self.sites = [self.site(i) for i in range(self.data.n)]
 
     def note_rows(self) -> None:
         """Take over how many rows the sites say they have."""
@@ -82,10 +91,20 @@ class Coordinator(Driver):
             uploads = self.combine(uploads, self.message(payload, 0, cohort[0]).model)
         return super().aggregate(fed, server, uploads)
 
+    def stacked(self, uploads: Sequence[State]) -> State:
+        return slots.stack(uploads)
+
     def reader(self, sent: Tree) -> Reader:
-        example = tree.drop(self.initial, self.private)
-        classes = len(self.federation.classes)
-        return Reader(self.task, classes, example, self.private, sent, self.mail.settings.norm_limit)
+        """Reads answers to a message with the model `sent`; without one, the first model says what is long."""
+        length = robust.length(sent) if sent else self.first_length
+        return Reader(
+            self.task, len(self.federation.classes), self.example(), self.private,
+            self.mail.settings.norm_limit * (1 + length),
+        )  # fmt: skip
+
+    def example(self) -> Tree:
+        """A model as it is uploaded, without its values."""
+        return tree.drop(self.initial, self.private)
 
     def base(self, i: int) -> int:
         """The round whose state a site goes on from."""
@@ -145,7 +164,8 @@ class Remote:
             parts[i] = question(round, int(one.kept["round"]), one.got, examine=examine, early=early)
         reader, need = driver.reader(sent), min(self.mail.settings.quorum, len(parts))
         self.boxes.clear()
-        came = dict(self.gather("train", parts, need, lambda i, answer: reader.reply(i, round, answer)))
+        room = slots.Slots(drawn if everybody else parts, driver.example())
+        came = dict(self.gather("train", parts, need, lambda i, answer: reader.reply(i, round, answer), room))
         for i, reason in replies.outliers(came).items():
             self.drop(i, reason)
             del came[i]
@@ -177,10 +197,15 @@ class Remote:
         self.mail.events.note("dropped", self.mail.names[i], reason)
 
     def gather(
-        self, kind: str, parts: Mapping[int, Part], need: int, read: Callable[[int, Letter], T]
-    ) -> Iterator[tuple[int, T]]:
+        self, kind: str, parts: Mapping[int, Part], need: int, read: Callable[[int, Letter], T],
+        room: slots.Slots | None = None,
+    ) -> Iterator[tuple[int, T]]:  # fmt: skip
         """Good answers of the sites that are there; asks again until `need` of them have come."""
         mail, names, came = self.mail, self.mail.names, set[int]()
+
+        def room_of(name: str) -> Room:
+            return room.of(names.index(name)) if room else wire.anywhere
+
         waiting = dict(parts)
         while waiting:
             dropped = [names[i] for i in waiting if names[i] in self.present]
@@ -188,7 +213,7 @@ class Remote:
             self.admit()
             self.present = set(mail.here())
             asked = {names[i]: self.ticketed(i, part) for i, part in waiting.items() if self.is_ready(names[i])}
-            for name, answer in mail.ask(kind, asked, mail.settings.deadline):
+            for name, answer in mail.ask(kind, asked, mail.settings.deadline, room_of):
                 i = names.index(name)
                 del waiting[i]
                 try:

@@ -17,14 +17,13 @@ from typing import Any
 
 from fedtailor import __version__
 from fedtailor.deploy import wire
-from fedtailor.deploy.wire import BadMessage, Packed
+from fedtailor.deploy.wire import BadMessage, Packed, Room
 from fedtailor.record import to_json, write_atomically
 from fedtailor.tree import State
 
 FORMAT = 1
 MAGIC = b"fedtailor-letter-"
 MOST_HEAD = 16 << 20  # bytes
-SERVER = "server"  # what the server is called; no site may be
 RESERVED = 1000  # numbers of letters that are put aside at a time
 
 
@@ -49,7 +48,7 @@ class Sealed:
     """A letter as it travels."""
 
     head: bytes
-    body: bytes
+    body: bytes | bytearray
 
     @property
     def digest(self) -> str:
@@ -78,8 +77,8 @@ class Seal:
         start = MAGIC + b"%d\n" % FORMAT
         return Sealed(start + self.code(start + text) + text, packed.body)
 
-    def open(self, sealed: Sealed, *, sender: str, to: str) -> Letter:
-        """The letter, if it is one from `sender` to `to` as it was sealed."""
+    def open(self, sealed: Sealed, *, sender: str, to: str, room: Room = wire.anywhere) -> Letter:
+        """The letter, if it is one from `sender` to `to` as it was sealed; its tensors go to where `room` says."""
         start = MAGIC + b"%d\n" % FORMAT
         head = sealed.head
         if len(head) > MOST_HEAD + 100:
@@ -99,7 +98,7 @@ class Seal:
             number, kind, about = content["number"], content["kind"], content["about"]
             if type(number) is not int or not isinstance(kind, str) or not isinstance(about, dict):
                 raise Refused("its head is not that of a letter")
-            state = wire.unpack(content["schema"], sealed.body)
+            state = wire.unpack(content["schema"], sealed.body, room)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise error if isinstance(error, BadMessage) else Refused(f"it cannot be read: {error!r:.100}") from None
         return Letter(sender, to, number, kind, about, state)

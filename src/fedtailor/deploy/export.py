@@ -16,7 +16,10 @@ from torch import Tensor, nn
 
 from fedtailor import __version__, registry, task
 from fedtailor.arch import Arch
+from fedtailor.compare import read_plan
 from fedtailor.data import again
+from fedtailor.data.federation import Column
+from fedtailor.data.tables import further_rows
 from fedtailor.deploy.store import Store, StoreError, stores
 from fedtailor.driver import Driver
 from fedtailor.metrics import per_client, select
@@ -47,6 +50,7 @@ class Card:
     round: int
     point: str
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    columns: Sequence[Sequence[Any]] = ()  # of a table: name, word, mean and deviation of each number of a row
     fedtailor: str = __version__
 
     def net(self) -> nn.Module:
@@ -61,6 +65,9 @@ def of_client(path: Path, client: str | None) -> tuple[Card, nn.Module]:
     """The personal model in a run's folder, or in what a site keeps."""
     if (path / "run.json").exists():
         return _of_run(path, client)
+    if (path / "comparison.json").exists():
+        runs = [str(path / part["path"]) for part in read_plan(path)["runs"]]
+        raise WrongInput(f"{path} is a comparison; export from one of its runs: {', '.join(runs)}")
     return _of_state(path, client)
 
 
@@ -73,8 +80,9 @@ def _of_run(path: Path, client: str | None) -> tuple[Card, nn.Module]:
             f"{path} is the server's record, and personal models are at their sites; there, export the folder that was "
             "given to `fedtailor join --state`"
         )
-    if client is None:
-        raise WrongInput(f"name one client with --client: {', '.join(names)}")
+    if client is None or client not in names:
+        asked = "name one client" if client is None else f"there is no client {client!r}; name one"
+        raise WrongInput(f"{asked} with --client: {', '.join(names)}")
     driver = Driver(RunSpec.from_dict(info["spec"]), again(info["data"]["source"]), planner.again(info["plan"]))
     restore(driver, folder)
     if not driver.round:
@@ -86,7 +94,7 @@ def _of_run(path: Path, client: str | None) -> tuple[Card, nn.Module]:
     spec, data = driver.spec, driver.federation
     return Card(
         client, repr(spec.method), info["model"], spec.seed, data.task, list(data.classes), list(data.x.shape[1:]),
-        data.words or 0, driver.round, driver.common.point, {"test": metrics},
+        data.words or 0, driver.round, driver.common.point, {"test": metrics}, data.columns,
     ), module  # fmt: skip
 
 
@@ -103,7 +111,7 @@ def _of_state(path: Path, client: str | None) -> tuple[Card, nn.Module]:
     metrics = {part: result[part] for part in ("test", "validation") if part in result}
     card = Card(
         name, repr(spec.method), str(spec.model), spec.seed, form["task"], form["classes"], form["shape"],
-        form["words"], result["round"], result["point"], plain(metrics),
+        form["words"], result["round"], result["point"], plain(metrics), result.get("columns", ()),
     )  # fmt: skip
     return card, Arch(card.net()).module(model)
 
@@ -147,7 +155,7 @@ def write_onnx(path: Path, card: Card, module: nn.Module) -> None:
         import onnxscript  # noqa: F401
     except ImportError:
         raise WrongInput("ONNX needs more packages; install them with: pip install 'fedtailor[onnx]'") from None
-    example = torch.zeros(2, *card.shape)
+    example = torch.zeros(2, *card.shape, dtype=torch.int64 if card.words else torch.float32)
     rows = torch.export.Dim("rows")
     torch.onnx.export(
         module, (example,), path, input_names=["x"], output_names=["out"], dynamic_shapes=({0: rows},), dynamo=True,
@@ -158,6 +166,7 @@ def write_onnx(path: Path, card: Card, module: nn.Module) -> None:
 @torch.no_grad()
 def predict(card: Card, module: nn.Module, x: Tensor) -> list[tuple[str, float]]:
     """A label and its probability for each row; for a regression the value, and 1."""
+    x = x.long() if card.words else x
     out = torch.cat([module(some) for some in torch.split(x, MOST_ROWS)])
     if card.task == "regression":
         return [(f"{value:g}", 1.0) for value in out.reshape(len(out), -1)[:, 0].tolist()]
@@ -165,8 +174,12 @@ def predict(card: Card, module: nn.Module, x: Tensor) -> list[tuple[str, float]]
     return [(card.classes[i], p) for i, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
 
 
-def rows_of(path: Path, shape: Sequence[int]) -> Tensor:
-    """The rows in a file: an array (.npy), lines of numbers (.csv), or a picture, scaled to -1 ... 1 as in `digits`."""
+def rows_of(path: Path, card: Card) -> Tensor:
+    """The rows in a file: an array (.npy), a table like the one learned from, lines of numbers (.csv), or a picture,
+    scaled to -1 ... 1."""
+    shape = card.shape
+    if card.columns and path.suffix != ".npy":
+        return torch.from_numpy(further_rows(path, tuple(map(Column._make, card.columns))))
     try:
         if path.suffix == ".npy":
             with open(path, "rb") as file:
@@ -198,7 +211,9 @@ def _picture(path: Path, shape: Sequence[int]) -> Any:
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise WrongInput(f"the model takes rows of {tuple(shape)}, which are no pictures; give .npy or .csv")
     with Image.open(path) as picture:
-        colours = picture.convert("L" if shape[0] == 1 else "RGB").resize((shape[2], shape[1]))
+        colours = picture.convert("L" if shape[0] == 1 else "RGB")
+    if colours.size != (shape[2], shape[1]):
+        colours = colours.resize((shape[2], shape[1]), Image.Resampling.BILINEAR)  # as when it was learned from
     values = np.asarray(colours, dtype=np.float32) / 127.5 - 1
     return values[None] if shape[0] == 1 else values.transpose(2, 0, 1)
 

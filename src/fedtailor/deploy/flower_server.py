@@ -1,8 +1,7 @@
-"""The server's end of the link, made of Flower: its HTTPS routes for sites, and its database of messages.
+"""The round loop's end of the link, made of Flower: letters into its database, and answers out of it.
 
-Of Flower's routes only those that sites need exist here: control and run-time routes are never mounted, so there is
-nothing to protect them with. The round loop is another process that works on the same database, so it needs no token.
-All names of Flower that are used here are those of the version that `fedtailor[federation]` pins.
+The link process serves the same database to the sites, so the loop needs no token and no port. All names of Flower
+that are used here are those of the version that `fedtailor[federation]` pins.
 """
 
 from __future__ import annotations
@@ -15,155 +14,38 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import anyio.to_thread
 import flwr
-import uvicorn
-from fastapi import FastAPI, HTTPException, Request
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
-from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID, Status, SubStatus
-from flwr.proto.fleet_pb2 import PushMessagesRequest
-from flwr.supercore.constant import NOOP_FEDERATION_ID, NodeStatus, TaskType
-from flwr.supercore.error import http_error_translator
+from flwr.common.constant import SUPERLINK_NODE_ID, Status, SubStatus
+from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
-    iterate_object_tree,
     no_object_id_recompute,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.object_store import NoObjectInStoreError
-from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.config_loader import get_federation_manager, get_objectstore_linkstate_factories
-from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
-from flwr.superlink.routers.fleet.router import router as fleet_router
-from sqlalchemy import event
-from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware
 
 from fedtailor.deploy.envelope import Sealed
-from fedtailor.deploy.flower_letters import array, sealed_of
+from fedtailor.deploy.flower_letters import NO_LETTER, TooLarge, array, letter_of
+from fedtailor.deploy.flower_state import online, open_state
 from fedtailor.deploy.link import Lost
-from fedtailor.deploy.store import held
 
-ROUTES = "/v1/fleet/"  # all that sites may reach
-MOST_REQUEST = 8 << 20  # bytes; Flower cuts messages into objects of 5 MB
-OBJECT = 5 << 20
-WORKERS = 4  # requests that are worked on at a time: each has a connection to the database with its own cache
-POLL = 0.05  # seconds
+POLL = 0.05  # seconds between two looks for answers
+LOOK = 1.0  # seconds between two looks for what became of sites and of answers that have not come: that takes longer
 ALIVE = 10.0  # seconds between signs of life of the round loop
+MISSING = (
+    "WITH RECURSIVE part(id) AS (SELECT :answer UNION "
+    "SELECT child_id FROM object_children JOIN part ON parent_id = part.id) "
+    "SELECT COUNT(*) AS missing FROM part LEFT JOIN objects ON object_id = part.id WHERE is_available IS NOT 1"
+)
+ANSWERS = "SELECT COUNT(*) AS new FROM message_res WHERE delivered_at = ''"
 GIVE_AGAIN = (
     "DELETE FROM message_res WHERE reply_to_message_id = :sent",
     "UPDATE message_ins SET delivered_at = '' WHERE message_id = :sent",
 )
 WAL = 64 << 20  # bytes of the database's journal above which it is written back
-
-
-def open_state(database: Path) -> tuple[Any, Any]:
-    """Flower's state on the database; with small caches, for messages are read once."""
-    _, factory = get_objectstore_linkstate_factories(str(database), get_federation_manager(is_simulation=False))
-    with held(database.with_suffix(".lock"), "", wait=True):  # two processes would both make the tables
-        state = factory.state()
-
-    def lean(connection: Any, _: Any) -> None:
-        connection.execute("PRAGMA cache_size = -4000")
-        connection.execute("PRAGMA mmap_size = 0")
-        connection.execute("PRAGMA busy_timeout = 60000")
-
-    for part in (state, state.object_store):
-        event.listen(part._engine, "connect", lean)
-        part._engine.dispose()  # connections made before have large caches
-    return factory, state
-
-
-def serve_routes(
-    database: Path,
-    host: str,
-    port: int,
-    certificate: Path,
-    key: Path,
-    known: Callable[[], Mapping[str, str]],
-    largest: int,
-) -> None:
-    """Serve the routes for sites, whose public keys `known` gives, until the certificate changes."""  # fmt: skip
-    factory, state = open_state(database)
-    app = FastAPI(
-        docs_url=None, redoc_url=None, openapi_url=None,
-        middleware=[
-            Middleware(BaseHTTPMiddleware, dispatch=http_error_translator), Middleware(ProtobufTranslationMiddleware),
-            Middleware(NodeAuthMiddleware), Middleware(BaseHTTPMiddleware, dispatch=bound(largest)),
-        ],
-    )  # fmt: skip
-    app.state.linkstate_factory = factory
-    app.state.enable_supernode_auth = True
-    app.include_router(fleet_router)
-    config = uvicorn.Config(
-        gate(app), host=host, port=port, ssl_certfile=certificate, ssl_keyfile=key, log_level="warning",
-        access_log=False, lifespan="off", timeout_graceful_shutdown=5,
-    )  # fmt: skip
-    server = uvicorn.Server(config)
-    threading.Thread(target=_follow, args=(state, known, certificate, server), daemon=True).start()
-
-    async def run() -> None:
-        anyio.to_thread.current_default_thread_limiter().total_tokens = WORKERS
-        await server.serve()
-
-    anyio.run(run)
-
-
-def gate(app: Any) -> Any:
-    """Lets only the routes for sites through, and no request that is larger than one can be."""
-
-    async def inner(scope: Any, receive: Any, send: Any) -> None:
-        length = dict(scope.get("headers", ())).get(b"content-length", b"")
-        fits = length.isdigit() and int(length) <= MOST_REQUEST
-        if scope["type"] == "http" and scope["path"].startswith(ROUTES) and scope["method"] == "POST" and fits:
-            await app(scope, receive, send)
-        elif scope["type"] == "http":
-            await send({"type": "http.response.start", "status": 403, "headers": []})
-            await send({"type": "http.response.body"})
-
-    return inner
-
-
-def bound(largest: int) -> Callable[[Request, Any], Any]:
-    """Refuses messages of more objects than the largest letter has."""
-
-    async def dispatch(request: Request, call_next: Any) -> Any:
-        asked = getattr(request.state, "protobuf_request", None)
-        if isinstance(asked, PushMessagesRequest):
-            objects = sum(1 for tree in asked.message_object_trees for _ in iterate_object_tree(tree))
-            if objects > largest // OBJECT + 16 or len(asked.messages_list) != 1:
-                raise HTTPException(413, "the letter is too large")
-        return await call_next(request)
-
-    return dispatch
-
-
-def _follow(state: Any, known: Callable[[], Mapping[str, str]], certificate: Path, server: Any) -> None:
-    """Keep Flower's list of nodes equal to the sites that are invited; end when the certificate is a new one."""
-    made = certificate.stat().st_mtime_ns
-    before: Mapping[str, str] | None = None
-    while not server.should_exit:
-        with contextlib.suppress(OSError, ValueError):  # a file that is just being replaced
-            if (now := known()) != before:
-                enlist(state, now)
-                before = dict(now)
-            if certificate.stat().st_mtime_ns != made:
-                server.should_exit = True
-        time.sleep(0.5)
-
-
-def enlist(state: Any, known: Mapping[str, str]) -> None:
-    """Register the public keys of the sites, and no others."""
-    keys = {public.encode() for public in known.values()}
-    for node in state.get_node_info():
-        if node.status != NodeStatus.UNREGISTERED and bytes(node.public_key) not in keys:
-            state.delete_node(NOOP_FLWR_AID, node.node_id)
-    for name, public in known.items():
-        if state.get_node_id_by_public_key(public.encode()) is None:
-            state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, public.encode(), 0, name=name)
 
 
 class FlowerLink:
@@ -198,16 +80,13 @@ class FlowerLink:
                 self.state.acknowledge_task_heartbeat(self.task)
 
     def nodes(self) -> dict[str, Any]:
-        """The sites that are online, with what Flower knows of them."""
-        names = {public.encode(): name for name, public in self.known().items()}
-        online = self.state.get_node_info(statuses=[NodeStatus.ONLINE])
-        return {names[bytes(node.public_key)]: node for node in online if bytes(node.public_key) in names}
+        return online(self.state, self.known())
 
     def online(self) -> Mapping[str, str]:
         return {name: f"{node.node_id} {node.last_activated_at}" for name, node in self.nodes().items()}
 
     def exchange(
-        self, letters: Mapping[str, Callable[[], Sealed]], deadline: float
+        self, letters: dict[str, Callable[[], Sealed]], deadline: float
     ) -> Iterator[tuple[str, Sealed | Lost]]:
         if not letters:
             return
@@ -219,25 +98,31 @@ class FlowerLink:
         marks = {name: node.last_activated_at for name, node in nodes.items()}
         arriving: dict[str, tuple[str, str]] = {}  # sites and answers by the number of the message
         try:
-            for name, letter in letters.items():
+            for name in list(letters):
+                letter = letters.pop(name)
                 if name in nodes and (sent := self.send(nodes[name].node_id, letter(), deadline)):
                     waiting[sent] = name
                 else:
                     yield name, Lost("it is away")
+                del letter
+            look = 0.0
             while waiting and time.monotonic() < end:
-                came = False
-                for answer in self.state.get_message_res(waiting.keys() - arriving.keys(), self.run):
-                    sent = answer.metadata.reply_to_message_id
-                    if answer.has_error():
-                        yield waiting.pop(sent), Lost(reason_of(answer.error))
-                    else:
-                        arriving[sent] = waiting[sent], answer.metadata.message_id
+                came, due = False, time.monotonic() > look
+                if due or self.state.query(ANSWERS)[0]["new"]:
+                    for answer in self.state.get_message_res(waiting.keys() - arriving.keys(), self.run):
+                        sent = answer.metadata.reply_to_message_id
+                        if answer.has_error():
+                            yield waiting.pop(sent), Lost(reason_of(answer.error))
+                        else:
+                            arriving[sent] = waiting[sent], answer.metadata.message_id
                 for sent, (name, answer_id) in list(arriving.items()):
-                    if (sealed := self.fetch(answer_id)) is not None:
+                    if self.has_come(answer_id):
                         del arriving[sent], waiting[sent]
                         came = True
-                        yield name, sealed
-                self.give_again(waiting, arriving, marks)
+                        yield name, self.fetch(answer_id)
+                if due:  # after what has come was taken
+                    self.give_again(waiting, arriving, marks)
+                    look = time.monotonic() + LOOK
                 if not came:
                     time.sleep(POLL)
             for name in waiting.values():
@@ -260,26 +145,17 @@ class FlowerLink:
             stored: str | None = self.state.store_message_ins(remove_content_from_message(message))
             return stored
 
-    def fetch(self, answer: str) -> Sealed | Lost | None:
-        """An answer, once all its objects have come."""
+    def has_come(self, answer: str) -> bool:
+        """Whether all objects of an answer are there."""
+        return not self.state.query(MISSING, {"answer": answer})[0]["missing"]
+
+    def fetch(self, answer: str) -> Sealed | Lost:
         store = self.state.object_store
         try:
-            names = [tree.object_id for tree in iterate_object_tree(store.get_object_tree(answer))]
-        except NoObjectInStoreError:
-            return None
-        contents: dict[str, bytes] = {}
-        size = 0
-        for name in dict.fromkeys(names):
-            content = store.get(name)
-            if not content:
-                return None
-            contents[name] = content
-            size += len(content)
-            if size > self.largest:
-                return Lost(f"its answer is larger than {self.largest} bytes (largest_letter)")
-        try:
-            return sealed_of(inflate_object_from_contents(answer, contents))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return letter_of(store.get_object_tree(answer), store.get, self.largest)
+        except TooLarge:
+            return Lost(f"its answer is larger than {self.largest} bytes (largest_letter)")
+        except (*NO_LETTER, NoObjectInStoreError) as error:
             return Lost(f"its answer is no letter ({type(error).__name__})")
 
     def give_again(

@@ -26,16 +26,14 @@ from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
-    iterate_object_tree,
     no_object_id_recompute,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedtailor.deploy.envelope import Sealed
-from fedtailor.deploy.flower_letters import array, sealed_of
+from fedtailor.deploy.flower_letters import NO_LETTER, TooLarge, array, letter_of
 from fedtailor.deploy.link import Lost
 
 HEARTBEAT = 10.0  # seconds that the server counts with; it takes a site for gone after two of them
@@ -135,24 +133,21 @@ class FlowerPost:
 
     def fetch(self, client: Any, run: int, tree: Any) -> Sealed | Lost | None:
         """A letter, object by object; nothing if it is no longer there."""
-        contents: dict[str, bytes] = {}
-        size = 0
-        for name in dict.fromkeys(part.object_id for part in iterate_object_tree(tree)):
-            try:
-                got = client.PullObject(PullObjectRequest(node=self.node, run_id=run, object_id=name))
-            except httpx.HTTPStatusError as error:
-                if is_over(error):
-                    return None
-                raise
-            if not got.object_found or not got.object_available:
-                return None
-            contents[name] = got.object_content
-            size += len(got.object_content)
-            if size > self.largest:
-                return Lost("too large")
+
+        def content(name: str) -> bytes | None:
+            got = client.PullObject(PullObjectRequest(node=self.node, run_id=run, object_id=name))
+            found: bytes = got.object_content
+            return found
+
         try:
-            return sealed_of(inflate_object_from_contents(tree.object_id, contents))
-        except (ValueError, KeyError, TypeError, AttributeError):
+            return letter_of(tree, content, self.largest)
+        except httpx.HTTPStatusError as error:
+            if is_over(error):
+                return None
+            raise
+        except TooLarge:
+            return Lost("too large")
+        except NO_LETTER:
             return None
 
     def send(self, client: Any, message: Any, sealed: Sealed | None) -> None:

@@ -4,25 +4,29 @@ federation.toml   what is trained, by which rules
 keys/             the authority and the server's certificate (private parts readable by the owner only)
 sites.json        the sites in their order, with their public keys and secrets (likewise)
 run/              the record, as a simulation writes it: `fedtailor report` draws it
-events.jsonl      what happened          status.json   where it stands
+events.jsonl      what happened
+status.json       where it stands        online.json   who is there
 link/             Flower's database; of no use once the server has ended
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedtailor.deploy import keys, settings
-from fedtailor.deploy.envelope import SERVER, Seal
-from fedtailor.deploy.settings import Form, Settings
-from fedtailor.record import to_json
+from fedtailor.deploy.settings import SERVER, Form, Settings
 from fedtailor.registry import WrongInput
+
+if TYPE_CHECKING:
+    from fedtailor.deploy.envelope import Seal
 
 BUNDLE = 1  # the format of bundles
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -55,11 +59,13 @@ class Bundle:
     form: Form
 
     def seal(self) -> Seal:
+        from fedtailor.deploy.envelope import Seal
+
         return Seal(self.federation, bytes.fromhex(self.secret))
 
     def write(self, path: Path) -> None:
         plain = {"format": BUNDLE, **asdict(self), "form": self.form.to_dict()}
-        keys.write_private(path, to_json(plain, indent=1))
+        keys.write_private(path, json.dumps(plain, indent=1).encode())
 
     @classmethod
     def read(cls, path: Path) -> Bundle:
@@ -101,7 +107,7 @@ class Folder:
         else:
             keys.make_authority(path / "keys", chosen.name)
             keys.make_server_certificate(path / "keys", chosen.host, days)
-        keys.write_private(path / "sites.json", to_json([]))
+        keys.write_private(path / "sites.json", b"[]")
         settings.write(path, chosen)
         return cls(path)
 
@@ -119,6 +125,8 @@ class Folder:
 
     def seal_of(self, name: str) -> Seal | None:
         """The seal of a site that may come in."""
+        from fedtailor.deploy.envelope import Seal
+
         site = next((site for site in self.sites() if site.name == name and not site.revoked), None)
         return Seal(self.settings.id, bytes.fromhex(site.secret)) if site else None
 
@@ -155,20 +163,13 @@ class Folder:
         authority = (self.path / "keys" / "ca.crt").read_text(encoding="utf-8")
         address = f"[{chosen.host}]:{chosen.port}" if ":" in chosen.host else f"{chosen.host}:{chosen.port}"
         return Bundle(
-            chosen.id,
-            chosen.name,
-            site.name,
-            address,
-            authority,
-            drawn.private,
-            drawn.secret,
-            drawn.key_id,
-            chosen.form,
-        )
+            federation=chosen.id, name=chosen.name, site=site.name, address=address, authority=authority,
+            private_key=drawn.private, secret=drawn.secret, key_id=drawn.key_id, form=chosen.form,
+        )  # fmt: skip
 
     def _keep(self, changed: Invited) -> None:
         sites = {site.name: site for site in self.sites()} | {changed.name: changed}
-        keys.write_private(self.path / "sites.json", to_json([asdict(site) for site in sites.values()]))
+        keys.write_private(self.path / "sites.json", json.dumps([asdict(site) for site in sites.values()]).encode())
 
     def rows(self) -> dict[str, Any]:
         """How many rows each site said it has, for training, validation and testing."""
@@ -177,6 +178,18 @@ class Folder:
         except (FileNotFoundError, ValueError):
             return {}
         return found
+
+    def tell_online(self, names: Sequence[str]) -> None:
+        """Note who is there; done again and again while the server runs."""
+        keys.write_private(self.path / "online.json", json.dumps({"time": time.time(), "sites": names}).encode())
+
+    def online(self) -> tuple[list[str], float]:
+        """Who was there when the server last said so, and how many seconds ago that was."""
+        try:
+            found = json.loads((self.path / "online.json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return [], math.inf
+        return found["sites"], time.time() - found["time"]
 
     def status(self) -> dict[str, Any]:
         """Where the federation stood when the server last said so."""

@@ -10,9 +10,9 @@ import torch
 from fedtailor.data import again, load
 from fedtailor.data.federation import Federation
 from fedtailor.deploy.folder import Bundle
+from fedtailor.deploy.lock import held
 from fedtailor.deploy.member import Member
 from fedtailor.deploy.outline import check_form, one_site
-from fedtailor.deploy.store import held
 
 LARGEST = 4 << 30  # bytes of a letter that a site takes
 

@@ -29,12 +29,13 @@ class Link(Protocol):
         ...
 
     def exchange(
-        self, letters: Mapping[str, Callable[[], Sealed]], deadline: float
+        self, letters: dict[str, Callable[[], Sealed]], deadline: float
     ) -> Iterator[tuple[str, Sealed | Lost]]:
         """The answers as they come, each site's once; ends when all came, or `deadline` seconds after the start.
 
-        Letters are made when they are sent, so that not all of them are in memory at once. A site that is
-        restarted while it works on a letter is given it again. What comes later is thrown away.
+        Letters are made when they are sent, and taken out of `letters`, so that not all of them are in memory at
+        once, nor any while the answers come. A site that is restarted while it works on a letter is given it again.
+        What comes later is thrown away.
         """
         ...
 

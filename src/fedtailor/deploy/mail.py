@@ -11,14 +11,17 @@ from typing import Any
 
 from fedtailor import __version__, tree
 from fedtailor.deploy import wire
-from fedtailor.deploy.envelope import SERVER, Letter, Numbers, Seal, Sealed
+from fedtailor.deploy.envelope import Letter, Numbers, Seal, Sealed
 from fedtailor.deploy.link import Link, Lost
-from fedtailor.deploy.settings import Settings
-from fedtailor.deploy.wire import BadMessage, Packed
+from fedtailor.deploy.settings import SERVER, Settings
+from fedtailor.deploy.wire import BadMessage, Packed, Room
 from fedtailor.record import to_json
 from fedtailor.tree import State
 
 GREETING = 60.0  # seconds for an answer that takes no training
+AGAIN = 10.0  # seconds, at least, until a site that gave no good answer to hello is greeted again
+
+Part = tuple[Mapping[str, Any], State]  # a question: what about, and tensors
 
 
 class Stopped(KeyboardInterrupt):
@@ -65,25 +68,21 @@ class Mail:
     not_before: dict[str, float] = field(default_factory=dict)  # when a site that did not answer hello is greeted again
 
     def ask(
-        self, kind: str, parts: Mapping[str, tuple[Mapping[str, Any], State]], deadline: float
-    ) -> Iterator[tuple[str, Letter]]:
-        """Ask sites, each its own question; gives the answers that are in order."""
-        packed: dict[tuple[int, ...], Packed] = {}
-        sent: dict[str, tuple[int, Seal]] = {}
-        letters: dict[str, Callable[[], Sealed]] = {}
-        for name, (about, state) in parts.items():
-            seal = self.seal_of(name)
-            if seal is not None:
-                sent[name] = self.numbers.next(), seal
-                letter = Letter(SERVER, name, sent[name][0], kind, about, state)
-                letters[name] = partial(self.close, seal, letter, packed)
+        self, kind: str, parts: Mapping[str, Part], deadline: float,
+        room_of: Callable[[str], Room] = lambda name: wire.anywhere,
+    ) -> Iterator[tuple[str, Letter]]:  # fmt: skip
+        """Ask sites, each its own question; gives the answers that are in order, their tensors where `room_of` says."""
+        seals = {name: seal for name in parts if (seal := self.seal_of(name)) is not None}
+        numbers = {name: self.numbers.next() for name in seals}
+        letters = self.letters(kind, parts, seals, numbers)
         for name, answer in self.link.exchange(letters, deadline):
-            number, seal = sent[name]
             if isinstance(answer, Lost):
                 self.events.note("no answer", name, str(answer), asked=kind)
                 continue
             try:
-                letter = seal.open(answer, sender=name, to=SERVER)
+                letter = seals[name].open(answer, sender=name, to=SERVER, room=room_of(name))
+                del answer  # a model is not to be here twice while it is looked at
+                number = numbers[name]
                 if letter.number != number:
                     raise BadMessage(f"it answers letter {letter.number}, not {number}: it was sent before")
                 if letter.kind == "refused":
@@ -95,6 +94,16 @@ class Mail:
                 self.events.note("no good answer", name, str(error), asked=kind)
                 continue
             yield name, letter
+
+    def letters(
+        self, kind: str, parts: Mapping[str, Part], seals: Mapping[str, Seal], numbers: Mapping[str, int]
+    ) -> dict[str, Callable[[], Sealed]]:
+        """Letters that are sealed when they are sent."""
+        packed: dict[tuple[int, ...], Packed] = {}
+        return {
+            name: partial(self.close, seal, Letter(SERVER, name, numbers[name], kind, *parts[name]), packed)
+            for name, seal in seals.items()
+        }
 
     def close(self, seal: Seal, letter: Letter, packed: dict[tuple[int, ...], Packed]) -> Sealed:
         """Seal a letter; the tensors of equal messages are packed once."""
@@ -117,7 +126,7 @@ class Mail:
         }  # fmt: skip
         about = {"form": self.settings.form.to_dict(), "name": self.settings.name, "fedtailor": __version__}
         welcome: list[str] = []
-        self.not_before |= dict.fromkeys(new, time.monotonic() + GREETING)
+        began = time.monotonic()
         for name, letter in self.ask("hello", dict.fromkeys(new, (about, {})), GREETING):
             try:
                 self.guests[name] = guest = read_guest(letter, new[name])
@@ -125,8 +134,10 @@ class Mail:
                 self.events.note("not let in", name, str(error))
                 continue
             welcome.append(name)
-            del self.not_before[name]
             self.events.note("joined", name, rows=guest.rows, have=guest.have)
+        now = time.monotonic()
+        for name in new.keys() - set(welcome):
+            self.not_before[name] = now + max(AGAIN, now - began)  # nobody keeps the others waiting most of the time
         return welcome
 
     def wait(self, wanted: Sequence[str], least: int, patience: float) -> None:

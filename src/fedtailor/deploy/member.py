@@ -18,9 +18,9 @@ from torch import Tensor
 from fedtailor import __version__, tree
 from fedtailor.data.federation import Federation
 from fedtailor.deploy import wire
-from fedtailor.deploy.envelope import SERVER, Letter, Refused, Seal, Sealed
+from fedtailor.deploy.envelope import Letter, Refused, Seal, Sealed
 from fedtailor.deploy.outline import check_form, outline
-from fedtailor.deploy.settings import Form, check_method
+from fedtailor.deploy.settings import SERVER, Form, check_method
 from fedtailor.deploy.store import Journal, Store, StoreError
 from fedtailor.deploy.wire import BadMessage
 from fedtailor.driver import Driver
@@ -188,7 +188,8 @@ class Member:
         model = finished(site, kept, got)
         exam = take_exam(site, model)
         self.store.save_final(about["round"], model)
-        self.store.note("result", {"round": about["round"], "point": place.common.point, **self.metrics(exam)})
+        what = {"round": about["round"], "point": place.common.point, "columns": self.own.columns}
+        self.store.note("result", {**what, **self.metrics(exam)})
         self.finished = True
         self.say(f"the federation has finished; the personal model is in {self.store.path}")
         return {}, {"exam": exam.get(place.me, {})}

@@ -96,5 +96,5 @@ def one_site(federation: Federation, client: str | None, site: str) -> Federatio
     return Federation(
         name=federation.name, x=federation.x[rows], y=federation.y[rows], train=(train,), validation=(validation,),
         test=(test,), clients=(site,), groups=(0,), group_names=("all",), classes=federation.classes,
-        task=federation.task, model=federation.model,
+        task=federation.task, model=federation.model, columns=federation.columns,
     )  # fmt: skip

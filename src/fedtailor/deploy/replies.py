@@ -28,10 +28,9 @@ class Reader:
 
     task: Task
     classes: int
-    example: Tree  # a model as it is uploaded
+    example: Tree  # a model as it is uploaded; its values do not matter
     private: frozenset[str]
-    sent: Tree  # the model that the sites began with; empty where it does not matter
-    norm_limit: float
+    longest: float  # what the norm of an upload may be
 
     def reply(self, number: int, round: int, letter: Letter) -> Reply:
         """What came of a site's training."""
@@ -63,11 +62,12 @@ class Reader:
         personal = {path.rsplit("/", 1)[-1] for path, _ in tree.leaves(state)} & self.private
         if personal:
             raise BadMessage(f"its upload holds the personal {sorted(personal)[0]!r}")
-        limit = self.norm_limit * (1 + robust.length(self.sent or self.example))
         for part in (dict(model), dict(extra)):
             length = robust.length(part)
-            if length > limit:
-                raise BadMessage(f"its upload has norm {length:.3g}, above the limit of {limit:.3g} (norm_limit)")
+            if length > self.longest:
+                raise BadMessage(
+                    f"its upload has norm {length:.3g}, above the limit of {self.longest:.3g} (norm_limit)"
+                )
         return {"model": dict(model), "extra": dict(extra)}
 
     def exam(self, number: int, state: Any) -> dict[int, Exam]:

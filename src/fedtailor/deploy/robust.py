@@ -93,5 +93,6 @@ def check(written: str, method: Method) -> None:
 def length(state: State) -> float:
     """The Euclidean norm of all floating values."""
     floating = [t for t in tree.flatten(state).values() if t.is_floating_point()]
-    # summed in double, without a copy of the tensor in double
-    return math.hypot(*(float(torch.linalg.vector_norm(t, dtype=torch.float64)) for t in floating))
+    # in blocks, for each is copied in double
+    blocks = (block for t in floating for block in torch.split(t.reshape(-1), tree.BLOCK))
+    return math.hypot(*(float(torch.linalg.vector_norm(block, dtype=torch.float64)) for block in blocks))

@@ -46,7 +46,7 @@ class Status(Callback):
             "rounds": driver.spec.rounds, "method": repr(driver.spec.method), "metric": metric,
             "sites": {
                 name: {
-                    "online": name in self.mail.here(), "took_part": row is not None and row["steps"][i] > 0,
+                    "took_part": row is not None and row["steps"][i] > 0,
                     metric: tests.get(metric, [None] * (i + 1))[i],
                     "down": sum(r["down"][i] for r in driver.rows), "up": sum(r["up"][i] for r in driver.rows),
                 }

@@ -4,11 +4,13 @@ They are apart so that neither takes the other along. Each ends by itself when t
 that a server that is started again waits for what is left of the one before.
 
 Run as `python -m fedtailor.deploy.serve PART FOLDER PARENT`, this is one of the two: no secret is on its command line.
+Only the round loop imports PyTorch.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import subprocess
@@ -21,13 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedtailor.deploy.folder import Folder
-from fedtailor.deploy.store import held
+from fedtailor.deploy.lock import held
 from fedtailor.registry import WrongInput, load_plugin
 
 LONGEST_BREAK = 30.0  # seconds between two tries to start a part
 STEADY = 60.0  # seconds after which a part counts as having worked
 DONE, FAILED, WRONG, STOPPED = 0, 1, 2, 3  # exit codes of the round loop
 LARGEST_LOG = 10 << 20  # bytes
+# What is large goes back to the system at once: glibc would keep pieces of letters, for each thread its own.
+MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20), "MALLOC_ARENA_MAX": "2"}
 
 
 def serve(path: Path, say: Callable[[str], None]) -> int:
@@ -52,6 +56,7 @@ def serve(path: Path, say: Callable[[str], None]) -> int:
         finally:
             for part in reversed(parts):
                 part.end()
+            (path / "online.json").unlink(missing_ok=True)  # nobody is, any more
 
 
 @dataclass
@@ -80,20 +85,26 @@ class Part:
         self.fails = 0 if now - self.started > STEADY or code == DONE else self.fails + 1
         pause = min(LONGEST_BREAK, 0.5 * 2**self.fails) if self.fails else 0.0
         self.not_before = now + pause
-        if code not in (DONE, STOPPED):
-            self.say(f"the {self.name} ended with code {code}; starting it again" if code != WRONG else "")
+        if code not in (DONE, STOPPED, WRONG):
+            why = "" if self.name == "loop" else f", {self.log} says why"  # the loop says it here
+            self.say(f"the {self.name} ended with code {code}{why}; starting it again")
         return code
 
+    @property
+    def log(self) -> Path:
+        return self.path / "logs" / f"{self.name}.log"
+
     def start(self) -> None:
-        log = self.path / "logs" / f"{self.name}.log"
+        log = self.log
         log.parent.mkdir(mode=0o700, exist_ok=True)
         if log.exists() and log.stat().st_size > LARGEST_LOG:
             os.replace(log, log.with_suffix(".log.1"))
         command = [sys.executable, "-m", "fedtailor.deploy.serve", self.name, str(self.path), str(os.getpid())]
         with open(log, "ab") as file:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=file, stderr=None if self.name == "loop" else file
-            )
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=None if self.name == "loop" else file,
+                env={**MEMORY, **os.environ},
+            )  # fmt: skip
         self.started = time.monotonic()
 
     def end(self) -> None:
@@ -124,12 +135,13 @@ def main(part: str, path: Path, parent: int) -> int:
 
 
 def link(folder: Folder) -> int:
-    from fedtailor.deploy.flower_server import serve_routes
+    from fedtailor.deploy.flower_routes import serve_routes
 
     chosen, keys = folder.settings, folder.path / "keys"
+    collect_often()
     serve_routes(
         folder.path / "link" / "link.db", chosen.listen or chosen.host, chosen.port, keys / "server.crt",
-        keys / "server.key", folder.known, chosen.largest_letter,
+        keys / "server.key", folder.known, chosen.largest_letter, folder.tell_online,
     )  # fmt: skip
     return DONE
 
@@ -143,11 +155,19 @@ def loop(folder: Folder) -> int:
 
     for plugin in folder.settings.plugin:
         load_plugin(Path(plugin))
+    collect_often()
     run(
         folder, FlowerLink(folder.path / "link" / "link.db", folder.known, folder.settings.largest_letter),
         lambda text: print(text, file=sys.stderr, flush=True),
     )  # fmt: skip
     return DONE
+
+
+def collect_often() -> None:
+    """The database's sessions are cycles, and each holds a piece of a letter until it is found; what is here stays."""
+    gc.freeze()
+    gc.collect()
+    gc.set_threshold(100, 5, 5)
 
 
 def _end_with(parent: int) -> None:

@@ -1,4 +1,7 @@
-"""The settings of a federation, `federation.toml`: written once with comments, read and checked ever after."""
+"""The settings of a federation, `federation.toml`: written once with comments, read and checked ever after.
+
+PyTorch is imported only where methods are looked up: much of what a server does needs none of it.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,19 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedtailor import registry
-from fedtailor.data.federation import Federation
-from fedtailor.deploy import robust
-from fedtailor.method import Method
 from fedtailor.registry import WrongInput
 from fedtailor.settings import HINTS
-from fedtailor.spec import RunSpec
+
+if TYPE_CHECKING:
+    from fedtailor.data.federation import Federation
+    from fedtailor.method import Method
+    from fedtailor.spec import RunSpec
 
 FILE = "federation.toml"
+SERVER = "server"  # what the server is called in letters; no site may be
 DEFAULT_PORT = 9443
 
 
@@ -64,6 +69,9 @@ class Settings:
 
     def spec(self) -> RunSpec:
         """What is run: a checkpoint after every round, and a site that diverges loses its round."""
+        from fedtailor.method import Method
+        from fedtailor.spec import RunSpec
+
         options = {"on_nan": "drop", "model": None, **self.run, "checkpoint_every": 1}
         method = registry.parse("method", options.pop("method", "FedAvg"))
         if not isinstance(method, Method):
@@ -74,6 +82,8 @@ class Settings:
 
 def check_method(method: Method, combine: str) -> None:
     """What a simulation can do with everybody's rows, a federation cannot."""
+    from fedtailor.deploy import robust
+
     if method.pools:
         raise WrongInput(f"{method!r} trains on everybody's rows in one place, which is what a federation avoids")
     if method.public_share:

@@ -14,12 +14,10 @@ or whose answer never arrived, starts from the same state again: nothing is step
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +31,6 @@ _NAME = re.compile(r"round-(\d{6,})\.safetensors")
 
 class StoreError(Exception):
     """A state that cannot be written or read; the text says why, and what stays as it was."""
-
-
-@contextmanager
-def held(path: Path, what: str, wait: bool = False) -> Iterator[None]:
-    """Hold a lock that other processes see, and that a killed process loses."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            raise WrongInput(f"{what} is in use by another process; end that one, or use another folder") from None
-        yield
 
 
 class Store:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ MOST_DIMENSIONS = 16
 LONGEST_PATH = 1000
 
 Field = tuple[str, str, tuple[int, ...]]
+Room = Callable[[str, torch.dtype, tuple[int, ...]], Tensor]  # where a tensor that comes in is to lie
 
 
 class BadMessage(ValueError):
@@ -104,8 +105,12 @@ def size_of(schema: tuple[Field, ...]) -> int:
     return sum(math.prod(shape) * KINDS[kind].itemsize for _, kind, shape in schema if kind != EMPTY)
 
 
-def unpack(written: Any, body: bytes) -> State:
-    """The state of a schema and a buffer, neither of them trusted."""
+def anywhere(path: str, kind: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    return torch.empty(shape, dtype=kind)
+
+
+def unpack(written: Any, body: bytes | bytearray, room: Room = anywhere) -> State:
+    """The state of a schema and a buffer, neither of them trusted; each tensor is copied to where `room` says."""
     schema = read_schema(written)
     told = size_of(schema)
     if told != len(body):
@@ -120,19 +125,20 @@ def unpack(written: Any, body: bytes) -> State:
         if kind == EMPTY:
             place[last] = {}
             continue
-        place[last], offset = _tensor(path, kind, shape, body, offset)
+        place[last] = tensor = room(path, KINDS[kind], shape)
+        offset = _fill(tensor, path, body, offset)
     return state
 
 
-def _tensor(path: str, kind: str, shape: tuple[int, ...], body: bytes, offset: int) -> tuple[Tensor, int]:
-    tensor = torch.empty(shape, dtype=KINDS[kind])
+def _fill(tensor: Tensor, path: str, body: bytes | bytearray, offset: int) -> int:
+    """Copy a tensor's values out of the buffer; gives where the next one's begin."""
     size = tensor.numel() * tensor.element_size()
     if size:
         values = np.frombuffer(body, dtype=np.uint8, count=size, offset=offset)
-        if kind == "bool" and values.max() > 1:
+        if tensor.dtype is torch.bool and values.max() > 1:
             raise BadMessage(f"{path!r} holds a truth value that is neither true nor false")
-        tensor.reshape(-1).view(torch.uint8).numpy()[:] = values
-    return tensor, offset + size
+        tensor.view(-1).view(torch.uint8).numpy()[:] = values
+    return offset + size
 
 
 def check_like(state: Mapping[str, Any], example: Mapping[str, Any], what: str) -> None:
@@ -156,5 +162,9 @@ def outline(tensor: Tensor | None) -> str:
 def check_finite(state: Mapping[str, Any], what: str) -> None:
     """That every value is a finite number."""
     for path, tensor in tree.leaves(state):
-        if tensor is not None and (tensor.is_floating_point() or tensor.is_complex()) and not tensor.isfinite().all():
+        if tensor is None or not tensor.numel() or not (tensor.is_floating_point() or tensor.is_complex()):
+            continue
+        values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        least, most = values.aminmax()  # of NaN both are NaN; unlike `isfinite` it makes no tensor of that size
+        if not (math.isfinite(least) and math.isfinite(most)):
             raise BadMessage(f"in the {what}, {path!r} holds a value that is not a finite number")

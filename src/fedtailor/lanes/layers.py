@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -33,8 +34,12 @@ def linear(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         return wrapped(func(x, weight, bias))
     x, weight, *rest = stacks(x, weight, *([] if bias is None else [bias]))
     rows = x.reshape(len(x), -1, x.shape[-1])
-    out = torch.baddbmm(rest[0].unsqueeze(1), rows, weight.mT) if rest else torch.bmm(rows, weight.mT)
-    return wrapped(out.reshape(*x.shape[:-1], out.shape[-1]))
+    return wrapped(affine(rows, weight, *rest).reshape(*x.shape[:-1], -1))
+
+
+def affine(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """[lanes, rows, inputs] times [lanes, outputs, inputs], as one batched product."""
+    return torch.bmm(rows, weight.mT) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, weight.mT)
 
 
 def merged(x: Tensor) -> Tensor:
@@ -57,10 +62,31 @@ def convolution(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if not is_lanes(x) or not is_lanes(weight) or (bias is not None and not is_lanes(bias)):
         return unknown(func, args, kwargs)
     x, weight, *rest = stacks(x, weight, *([] if bias is None else [bias]))
+    if x.ndim == weight.ndim == 4 and x.numel() * weight.shape[3] <= FEW and usual(given):
+        return wrapped(by_windows(x, weight, *rest, padding=given.get("padding", 0)))
     count = len(x)
     given["groups"] = given.get("groups", 1) * count
     out = func(merged(x), weight.flatten(0, 1), rest[0].flatten() if rest else None, **given)
     return parted(out, count)
+
+
+FEW = 1 << 17  # numbers: below, a convolution takes longer to prepare than to compute
+
+
+def usual(given: dict[str, Any]) -> bool:
+    """Whether a convolution along one dimension goes from place to place, over all channels."""
+    steps = (given.get(name, 1) in (1, (1,)) for name in ("stride", "dilation"))
+    return all(steps) and given.get("groups", 1) == 1 and not isinstance(given.get("padding"), str)
+
+
+def by_windows(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, padding: int | tuple[int]) -> Tensor:
+    """A convolution along one dimension: one batched product of what the kernel sees at each place."""
+    [beside] = padding if isinstance(padding, tuple) else (padding,)
+    x = F.pad(x, (beside, beside)) if beside else x
+    width = weight.shape[3]
+    windows = x.unfold(3, width, 1).transpose(2, 3).flatten(3) if width > 1 else x.transpose(2, 3)
+    out = affine(windows.flatten(1, 2), weight.flatten(2), bias)
+    return out.view(*windows.shape[:3], -1).transpose(2, 3)
 
 
 def pooling(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -121,13 +147,13 @@ def embedding(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return wrapped(out)
 
 
-_generators: list[list[torch.Generator]] = []
+_generators: list[Callable[[], list[torch.Generator]]] = []
 
 
 @contextmanager
-def drawing_from(seeds: Sequence[int]) -> Iterator[None]:
-    """Dropout draws each lane's mask from a generator of its own."""
-    _generators.append([torch.Generator().manual_seed(seed) for seed in seeds])
+def drawing_from(seeds: Callable[[], Sequence[int]]) -> Iterator[None]:
+    """Dropout draws each lane's mask from a generator of its own; they are made when the first is drawn."""
+    _generators.append(cache(lambda: [torch.Generator().manual_seed(seed) for seed in seeds()]))
     try:
         yield
     finally:
@@ -141,7 +167,7 @@ def dropout(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         return x
     if not _generators or not is_lanes(x):
         raise OneByOne("dropout outside training")
-    draws, [x] = _generators[-1], stacks(x)
+    draws, [x] = _generators[-1](), stacks(x)
     if len(x) != len(draws):
         which = _selection[-1][1]
         places = range(len(draws))[which] if isinstance(which, slice) else which.tolist()

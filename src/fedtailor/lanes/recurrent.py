@@ -66,8 +66,9 @@ def run(func: Function, steps: Weights, state: list[Tensor], weights: Weights) -
 def gru_cell(now: Tensor, back: Tensor, state: list[Tensor]) -> list[Tensor]:
     [h] = state
     width = h.shape[-1]
-    reset, keep = torch.chunk((now[..., : 2 * width] + back[..., : 2 * width]).sigmoid(), 2, -1)
-    new = torch.addcmul(now[..., 2 * width :], reset, back[..., 2 * width :]).tanh()
+    (gates, fresh), (gates_back, fresh_back) = (torch.split(part, [2 * width, width], -1) for part in (now, back))
+    reset, keep = torch.chunk((gates + gates_back).sigmoid(), 2, -1)
+    new = torch.addcmul(fresh, reset, fresh_back).tanh()
     return [torch.lerp(new, h, keep)]
 
 

@@ -30,16 +30,19 @@ from fedtailor.lanes.value import (
 
 def elementwise(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Operations that broadcast: a client's value of fewer dimensions gets them after the lanes."""
+    if len(args) == 1 and not kwargs:  # the commonest, and nothing to broadcast over
+        out = func(*args)
+        return args[0] if out is args[0] else wrapped(out)
     tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
-    if len(tensors) > 1:
+    if len(tensors) > 1 and not alike(tensors):
         most = max(map(depth, tensors))
         laned = [t for t in tensors if type(t) is Lanes]
-        cut = dict(zip(map(id, laned), aligned(laned), strict=True)) if len(laned) > 1 else {}
+        ready = iter(aligned(laned) if len(laned) > 1 else laned)
 
         def fitted(value: Any) -> Any:
             if type(value) is not Lanes:
                 return value
-            chosen = cut.get(id(value), value)
+            chosen = next(ready)
             missing = most - depth(value)
             if missing:
                 shape = stacked_shape(chosen)
@@ -50,6 +53,16 @@ def elementwise(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     else:
         out = func(*args, **kwargs)
     return args[0] if out is args[0] else wrapped(out)
+
+
+def alike(tensors: Sequence[Tensor]) -> bool:
+    """Whether all are lanes of as many clients and of as many dimensions, and so broadcast as they are. Most do."""
+    first = stacked_shape(tensors[0])
+    for tensor in tensors:
+        shape = stacked_shape(tensor)
+        if type(tensor) is not Lanes or shape[0] != first[0] or len(shape) != len(first):
+            return False
+    return True
 
 
 def of_lists(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fedtailor import tree
 from fedtailor.arch import Arch
-from fedtailor.local import Client, descend
+from fedtailor.local import Client, Pull, descend
 from fedtailor.method import Fed, Fitted, Method, Received, require, worth_trying
 from fedtailor.registry import register
 from fedtailor.tree import State, Tree
@@ -51,8 +50,7 @@ class Ditto(Method):
         return {"v": model}
 
     def fit(self, client: Client, state: State, model: Tree, got: Received) -> Fitted:
-        w, shared = got.model, client.shared
-        v = descend(client, state["v"], penalty=lambda v: self.lam / 2 * tree.sqdist(v, w, shared)).theta
+        v = descend(client, state["v"], penalty=Pull(self.lam, got.model, client.shared)).theta
         return Fitted(descend(client, model).theta, {**state, "v": v})
 
     def personalised(self, client: Client, state: State, got: Received) -> Tree:

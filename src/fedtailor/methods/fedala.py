@@ -63,6 +63,7 @@ class AdaptiveLocalAggregation(Wrapper):
     later_epochs: int = 1  # epochs in every later round; 0 freezes the weights after the initial stage
     init_all: bool = False  # type: ignore[misc]  # test absent clients with a mix too, not with what they last held
     level: Level = "layer"  # what p counts: layers, residual blocks, or stages of blocks with the stem as one more
+    after: int = 0  # rounds in which clients start as with the inner method; figure 4 of the paper has 155
 
     grid = worth_trying(eta=(0.1, 1.0, 10.0), p=(1, 2, 3))
     learns_start = True
@@ -86,6 +87,7 @@ class AdaptiveLocalAggregation(Wrapper):
         check(self.threshold >= 0, f"threshold={self.threshold} must be 0 or more, such as 0.01")
         check(self.cap >= 1, f"cap={self.cap} must be 1 epoch or more, such as 100")
         check(self.later_epochs >= 0, f"later_epochs={self.later_epochs} must be 0 or more")
+        check(self.after >= 0, f"after={self.after} must be 0 or more rounds")
         check(
             not self.inner.learns_start,
             f"{type(self.inner).__name__} itself mixes models on each client by what it learned; there is no one model "
@@ -149,6 +151,8 @@ class AdaptiveLocalAggregation(Wrapper):
 
     def start(self, client: Client, state: State, got: Received) -> tuple[Tree, State]:
         received, state = super().start(client, state, got)
+        if client.round <= self.after:
+            return received, state
         local, losses = state["local"], list[Tensor]()
         w = tree.pick(state["w"], client.shared)
         differ = torch.zeros_like(state["started"])
@@ -216,7 +220,7 @@ def converged(losses: list[Tensor], threshold: float) -> Tensor:
 @register("method", "FedALA")
 def FedALA(
     p: int = 1, s: float = 80.0, eta: float = 1.0, threshold: float = 0.01, cap: int = 100, later_epochs: int = 1,
-    init_all: bool = False, level: Level = "layer",
+    init_all: bool = False, level: Level = "layer", after: int = 0,
 ) -> AdaptiveLocalAggregation:  # fmt: skip
     """FedAvg with adaptive local aggregation: AdaptiveLocalAggregation(FedAvg(), ...)."""
-    return AdaptiveLocalAggregation(FedAvg(), p, s, eta, threshold, cap, later_epochs, init_all, level)
+    return AdaptiveLocalAggregation(FedAvg(), p, s, eta, threshold, cap, later_epochs, init_all, level, after)

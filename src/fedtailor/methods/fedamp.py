@@ -32,7 +32,7 @@ from torch import Tensor
 
 from fedtailor import tree
 from fedtailor.arch import Arch
-from fedtailor.local import Client, descend
+from fedtailor.local import Client, Pull, descend
 from fedtailor.method import Fed, Fitted, Method, Payload, Received, require, worth_trying
 from fedtailor.methods import mixing
 from fedtailor.registry import register
@@ -82,8 +82,7 @@ class MessagePassing(Method):
         return (state["own"] if self.start_at == "own" else got.model), state
 
     def fit(self, client: Client, state: State, model: Tree, got: Received) -> Fitted:
-        u, shared = got.model, client.shared
-        w = descend(client, model, penalty=lambda w: self.strength() / 2 * tree.sqdist(w, u, shared)).theta
+        w = descend(client, model, penalty=Pull(self.strength(), got.model, client.shared)).theta
         return Fitted(w, {"own": w} if self.start_at == "own" else {})
 
     def init_server(self, fed: Fed, model: Tree) -> State:

@@ -45,7 +45,7 @@ def mix(models: Tree, weights: Tensor) -> Tree:
         if not x.is_floating_point():
             return torch.zeros_like(x) + x.amax(0)
         precise = flat(x.double() if x.dtype is torch.float64 else x.float())
-        least, most = torch.aminmax(precise, dim=0)
+        least, most = precise.amin(0), precise.amax(0)
         return (weights.to(precise) @ precise).clamp(least, most).to(x.dtype).reshape(x.shape)
 
     return {name: mixed(x) for name, x in models.items()}

@@ -160,7 +160,8 @@ class PartialFedAdaptive(Method):
             noise = client.random(f"gumbel {step}", tuple(state["alpha"].shape)).to(state["alpha"])
             now, index = self.one_batch(view, now, places, noise, index), index + 1
         share = self.probability(now["theta"]["alpha"])
-        model = blend(now["theta"], by_name(larger(share) if self.merge == "hard" else share, places))
+        taken = larger(share) if self.merge == "hard" else share
+        model = blend(now["theta"], by_name(with_none(taken), places))
         if self.merge == "soft":
             model = descend(client, model, epochs=self.finetune_epochs, stream=1).theta
         after = {"local": model, "seen": torch.ones_like(state["seen"]), "alpha": now["theta"]["alpha"]}
@@ -170,19 +171,20 @@ class PartialFedAdaptive(Method):
         """Alg. 2: the composite's loss, and a step on the weights it is made of or on alpha."""
         tau = max(self.tau_min, self.tau * self.tau_decay ** (view.round - 1))  # as AdaShare anneals it
 
-        def shares(theta: Tree) -> Tree:
-            return by_name(self.gate(theta["alpha"], noise, tau), places)
+        def gates(theta: Tree) -> Tensor:
+            return self.gate(theta["alpha"], noise, tau)
 
         always = torch.ones_like(index, dtype=torch.bool)
         turn = index % (self.f_m + self.f_s) < self.f_m
         weights, alpha = (always, always) if self.shared_batches else (turn, ~turn)
         moves = {"alpha": alpha}
-        for name, share in shares(now["theta"]).items():  # hard shares are 0 or 1: of the two branches, one moves
-            mine = weights if name in view.arch.trainable else always  # running statistics follow every pass
-            moves |= {LOCAL + name: mine & (share < 1), GLOBAL + name: mine & (share > 0)}
+        share = with_none(gates(now["theta"]))
+        for prefix, taken in ((LOCAL, share < 1), (GLOBAL, share > 0)):  # hard shares are 0 or 1: one branch moves
+            free, tracked = by_name(weights & taken, places), by_name(taken, places)
+            moves |= {prefix + n: free[n] if n in view.arch.trainable else tracked[n] for n in places}
         move = descend(
             view, now["theta"], only={b + n for b in (LOCAL, GLOBAL) for n in view.arch.trainable} | {"alpha"},
-            build=lambda theta, _: blend(theta, shares(theta)),
+            build=lambda theta, _: blend(theta, by_name(with_none(gates(theta)), places)),
             absorb=lambda _, buffers: {**branch(LOCAL, buffers), **branch(GLOBAL, buffers)},
             opt=WeightsAndAlpha(view.opt, Adam() if self.alpha_optimizer == "adam" else SGD(), self.alpha_lr),
             opt_state=now["opt"], project=on_simplex if self.projection else None,
@@ -241,9 +243,14 @@ def branch(prefix: str, model: Tree) -> Tree:
     return {prefix + name: tensor for name, tensor in model.items()}
 
 
-def by_name(shares: Tensor, places: Mapping[str, int]) -> Tree:
-    """The share of its group for each name; 0, which is local, for what has no group."""
-    rows = pad(shares, (0, 1)).unbind()
+def with_none(shares: Tensor) -> Tensor:
+    """The groups' shares and, in place -1, that of what has no group: 0, which is local."""
+    return pad(shares, (0, 1))
+
+
+def by_name(of_groups: Tensor, places: Mapping[str, int]) -> Tree:
+    """What holds for its group, for each name."""
+    rows = of_groups.unbind()
     return {name: rows[place] for name, place in places.items()}
 
 
@@ -261,7 +268,7 @@ def where_moved(moves: Tree, new: State, old: State) -> State:
     kept: State = {}
     for key, value in new.items():
         if isinstance(value, Tensor):
-            kept[key] = torch.where(moves[key], value, old.get(key, torch.zeros_like(value)))
+            kept[key] = torch.where(moves[key], value, old[key] if key in old else torch.zeros_like(value))
         else:
             kept[key] = where_moved(moves, value, old.get(key, {}))
     return kept

@@ -21,9 +21,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from fedtailor import tree
 from fedtailor.arch import Arch
-from fedtailor.local import Client
+from fedtailor.local import Client, Pull
 from fedtailor.method import Fed, Fitted, Method, Payload, Received, Wrapper, require, worth_trying
 from fedtailor.methods.fedavg import FedAvg
 from fedtailor.methods.fedsgd import FedSGD
@@ -84,8 +83,7 @@ class Proximal(Wrapper):
     def fit(self, client: Client, state: State, model: Tree, got: Received) -> Fitted:
         client = replace(client, steps_per_batch=client.steps_per_batch * self.inner_steps)
         if self.anchor == "fixed":
-            anchor, shared = got.model, client.shared
-            client = client.with_penalty(lambda v: self.mu / 2 * tree.sqdist(v, anchor, shared))
+            client = client.with_penalty(Pull(self.mu, got.model, client.shared))
         return super().fit(client, state, model, got)
 
 

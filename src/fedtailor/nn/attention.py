@@ -7,6 +7,7 @@ with slots is the plain network, until a method puts blocks into them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property, reduce
 from math import log2
 
 import torch
@@ -38,11 +39,37 @@ class Slot(nn.Identity):
         return f"{self.channels}"
 
 
+class Means:
+    """A feature map's means, each taken once for all blocks that look at it. They are sums, divided when they are few:
+    the gradient of a mean would be written out at every pixel."""
+
+    def __init__(self, h: Tensor) -> None:
+        self.map = h
+
+    @cached_property
+    def along_x(self) -> Tensor:
+        """[rows, channels, height]"""
+        return self.map.sum(3) / self.map.shape[3]
+
+    @cached_property
+    def along_y(self) -> Tensor:
+        """[rows, channels, width]"""
+        return self.map.sum(2) / self.map.shape[2]
+
+    @cached_property
+    def of_channels(self) -> Tensor:
+        """[rows, channels]"""
+        return self.along_x.mean(2)
+
+
 class AttentionBlock(nn.Module):
     """What may stand in a slot: a mask of the feature map, and their product (Eq. 6 of pFedLA)."""
 
     def mask(self, h: Tensor) -> Tensor:
         """Numbers from 0 to 1 that broadcast over `h`."""
+        return self.mask_of(Means(h))
+
+    def mask_of(self, means: Means) -> Tensor:
         raise NotImplementedError
 
     def forward(self, h: Tensor) -> Tensor:
@@ -61,8 +88,8 @@ class SE(AttentionBlock):
         self.squeeze = nn.Linear(channels, hidden, bias=False)
         self.excite = nn.Linear(hidden, channels, bias=False)
 
-    def mask(self, h: Tensor) -> Tensor:
-        a: Tensor = self.excite(F.relu(self.squeeze(h.mean((2, 3))))).sigmoid()
+    def mask_of(self, means: Means) -> Tensor:
+        a: Tensor = self.excite(F.relu(self.squeeze(means.of_channels))).sigmoid()
         return a[:, :, None, None]
 
 
@@ -83,9 +110,8 @@ class ECA(AttentionBlock):
         length = max(3, adaptive_kernel(channels)) if kernel is None else kernel
         self.filter = nn.Conv1d(1, 1, length, padding=length // 2, bias=False)
 
-    def mask(self, h: Tensor) -> Tensor:
-        z = h.mean((2, 3))
-        a: Tensor = self.filter(z[:, None])[:, 0].sigmoid()
+    def mask_of(self, means: Means) -> Tensor:
+        a: Tensor = self.filter(means.of_channels[:, None])[:, 0].sigmoid()
         return a[:, :, None, None]
 
 
@@ -103,11 +129,12 @@ class CA(AttentionBlock):
         self.to_rows = nn.Conv1d(width, channels, 1)
         self.to_columns = nn.Conv1d(width, channels, 1)
 
-    def mask(self, h: Tensor) -> Tensor:
-        means = torch.cat([h.mean(3), h.mean(2)], 2)  # height + width positions of one line
-        line = F.hardswish(self.norm(self.reduce(means)))
-        along_y: Tensor = self.to_rows(line[:, :, : h.shape[2]]).sigmoid()
-        along_x: Tensor = self.to_columns(line[:, :, h.shape[2] :]).sigmoid()
+    def mask_of(self, means: Means) -> Tensor:
+        line = torch.cat([means.along_x, means.along_y], 2)  # height + width positions
+        line = F.hardswish(self.norm(self.reduce(line)))
+        height = means.along_x.shape[2]
+        along_y: Tensor = self.to_rows(line[:, :, :height]).sigmoid()
+        along_x: Tensor = self.to_columns(line[:, :, height:]).sigmoid()
         return along_y[:, :, :, None] * along_x[:, :, None, :]
 
 
@@ -123,6 +150,7 @@ class Hybrid(AttentionBlock):
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.u)
 
-    def mask(self, h: Tensor) -> Tensor:
-        masks = [block.mask(h) for block in self.blocks.values()]  # type: ignore[operator]
-        return sum((share * a for share, a in zip(self.u.softmax(0), masks, strict=True)), h.new_zeros(()))
+    def mask_of(self, means: Means) -> Tensor:
+        masks = [block.mask_of(means) for block in self.blocks.values()]  # type: ignore[operator]
+        mixed: Tensor = reduce(torch.add, (share * a for share, a in zip(self.u.softmax(0), masks, strict=True)))
+        return mixed

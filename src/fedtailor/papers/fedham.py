@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from fedtailor.papers.drawing import Bars, Courses, PerClient, together
 from fedtailor.papers.preset import Cell, Claim, Number, Problem, Reading, Scale, Table, chain
 from fedtailor.papers.published import Key
 
@@ -116,6 +117,9 @@ def figure4(scale: Scale) -> Iterator[Cell]:
 
 
 TARGET = 60.0  # per cent: the paper's 80 is out of reach of the records at hand
+GUESSED = (
+    f"The target of {TARGET:g} % is a guess of ours at what the stations at hand bear; the paper's are 70 and 80 %."
+)
 
 
 def until(quantity: str, column: str) -> Number:
@@ -157,6 +161,13 @@ TABLES = (
             Claim("FedHAM is better than training alone", chain("FedHAM", "Local-Train")),
         ),
         about=f"The unbalanced columns. {RECORDS}",
+        drawings=(
+            Courses(panels=(
+                together("one model", "FedHAM", "FedSGD", "FedAvg", "FedProx", "FedBABU"),
+                together("own models", "FedHAM", "FedPer", "FedHealth", "FTL", "FedAMP"),
+            )),
+            PerClient(),
+        ),
     ),
     Table(
         "fedham", "figure4", "FedHAM without its layers of attention, FedHAM's figure 4", figure4, alone="Local-Train",
@@ -165,6 +176,7 @@ TABLES = (
             Claim("HAM is better than training alone", chain("HAM", "Local-Train"), whose="ours"),
         ),
         about=f"The paper prints the order of the four, and gains over both data sets together. {RECORDS}",
+        drawings=(Bars(), Courses(), PerClient()),
     ),
     Table(
         "fedham", "table3", "Rounds and traffic until an accuracy is reached, FedHAM's table 3", table3,
@@ -175,7 +187,8 @@ TABLES = (
             Claim("FTL sends the least", tuple(("FTL", other) for other in ("FedBABU", "FedAMP", "FedHAM")),
                   ("traffic",), smaller=True),
         ),
-        eligible=("quick", "reduced"), about=RECORDS,
+        eligible=("quick", "reduced"), about=f"{GUESSED} {RECORDS}",
+        drawings=(Bars(), Courses(), Courses(over="models")),
     ),
     Table(
         "fedham", "table4", "Clusters on the server against traffic and time, FedHAM's table 4", table4,
@@ -185,6 +198,7 @@ TABLES = (
             Claim("More clusters take less time", chain("k=5", "k=3", "k=1"), ("minutes",), smaller=True),
             Claim("Three or five clusters are more accurate than one", (("k=3", "k=1"), ("k=5", "k=1")), ("accuracy",)),
         ),
-        eligible=("quick", "reduced"), about=RECORDS,
+        eligible=("quick", "reduced"), about=f"{GUESSED} {RECORDS}",
+        drawings=(Bars(), Courses(over="models"), Courses(over="minutes")),
     ),
 )  # fmt: skip

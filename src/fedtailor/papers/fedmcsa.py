@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from fedtailor.papers.drawing import Courses, Panel, PerClient, Sweep
 from fedtailor.papers.preset import Cell, Claim, Number, Problem, Reading, Scale, Table, chain
 from fedtailor.papers.published import Key
 
@@ -82,6 +83,7 @@ def cell(
 FIXED, AS_PRINTED = "FedMCSA, fixed anchor", ("Synthetic/MLR", "MNIST/MLR")  # Algorithm 1 to the letter
 LAMBDA = "lambda is inert, for the anchor moves as in the authors' code"
 WIDER = "sigma 100, where the text says 50"
+BY_SIZE = "the mean over clients is weighted by size, as in FedMCSA's code; pFedMe's own definition is the plain mean"
 
 
 def attentive(problem: Problem) -> tuple[str, ...]:
@@ -99,7 +101,7 @@ def table2(scale: Scale) -> Iterator[Cell]:
         yield cell("FedAvg", problem, "FedAvg()", scale, plain)
         yield cell("FedAvg+MCSA", problem, f"ComponentAttention(FedAvg(), sigma={s})", scale, plain,
                    differences=attentive(problem))  # fmt: skip
-        yield cell("pFedMe", problem, personal, scale, rates)
+        yield cell("pFedMe", problem, personal, scale, rates, differences=(BY_SIZE,))
         yield cell("pFedMe+MCSA", problem, f"ComponentAttention({personal}, sigma={s})", scale, rates,
                    differences=attentive(problem))  # fmt: skip
         yield local(problem, scale)
@@ -128,8 +130,9 @@ def table1(scale: Scale) -> Iterator[Cell]:
         yield cell("FedProx", problem, "FedProx(mu=0.01)", scale, plain, differences=(UNSEARCHED,))
         yield cell("Per-FedAvg", problem, "PerFedAvg(variant='FO', alpha=0.02, beta=0.02)", scale, plain,
                    differences=(UNSEARCHED, ADAPTED))  # fmt: skip
-        yield cell("pFedMe(GM)", problem, personal, scale, {**rates, "point": "received"}, differences=(UNSEARCHED,))
-        yield cell("pFedMe(PM)", problem, personal, scale, rates, differences=(UNSEARCHED,))
+        yield cell("pFedMe(GM)", problem, personal, scale, {**rates, "point": "received"},
+                   differences=(UNSEARCHED, BY_SIZE))  # fmt: skip
+        yield cell("pFedMe(PM)", problem, personal, scale, rates, differences=(UNSEARCHED, BY_SIZE))
         yield cell("HeurFedAMP", problem, f"HeurFedAMP(lam=5.0, sigma=50.0, xi_self={own_share(problem)})", scale, {},
                    differences=(UNSEARCHED, *(ALONE if problem.label == "Synthetic" else ())))  # fmt: skip
         yield cell("FedMCSA", problem, f"FedMCSA(sigma={sigma(problem)}, lam=5.0, anchor='moving')", scale, {},
@@ -150,6 +153,7 @@ def figure5(scale: Scale) -> Iterator[Cell]:
         for s in SIGMAS:
             yield cell(sigma_row(s), problem, f"FedMCSA(sigma={s}, lam=5.0, anchor='moving')", scale, {},
                        printed=False, differences=(LAMBDA,))  # fmt: skip
+        yield cell("FedAvg", problem, "FedAvg()", scale, {"weight_decay": 0.0}, printed=False)
         yield local(problem, scale)
 
 
@@ -158,6 +162,8 @@ def sigma_row(s: float) -> str:
 
 
 ON_MLR, ON_DNN = ("Synthetic/MLR",), ("Synthetic/DNN",)
+ROWS = ("FedMCSA", "FedMCSA-MCSA", "FedAvg", "FedAvg+MCSA", "pFedMe", "pFedMe+MCSA")
+ALL = Panel("", {**{row: row for row in ROWS}, FIXED: "fixed anchor"})
 OTHERS = ("FedAvg", "FedProx", "Per-FedAvg", "pFedMe(GM)", "pFedMe(PM)", "HeurFedAMP")
 TABLES = (
     Table(
@@ -178,6 +184,7 @@ TABLES = (
             Claim("FedMCSA as its Algorithm 1 is printed, with a fixed anchor, is as good", chain("FedMCSA", FIXED),
                   AS_PRINTED, whose="ours", expects="level"),
         ),
+        drawings=(Courses(panels=(ALL,)), PerClient()),
     ),
     Table(
         "fedmcsa", "figure5", "Accuracy over the scale of attention, FedMCSA's figure 5", figure5,
@@ -189,5 +196,9 @@ TABLES = (
             Claim("FedMCSA at sigma = 100 is better than training alone", chain("sigma=100", "Local"), whose="ours"),
         ),
         about="The paper draws curves and names the sigma from which on accuracy no longer grows: 30 and 70.",
+        drawings=(
+            Sweep("σ", {sigma_row(s): s for s in SIGMAS}, {ON_MLR[0]: 30.0, ON_DNN[0]: 70.0}),
+            Courses(panels=(Panel("", {sigma_row(s): f"σ = {s:g}" for s in SIGMAS}),)),
+        ),
     ),
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from fedtailor.papers.preset import Cell, Count, Number, Scale, Table
@@ -68,6 +68,7 @@ class Outcome:
     counted: tuple[Counted, ...] = ()
     refused: tuple[tuple[Cell, str], ...] = ()
     failed: tuple[tuple[str, str], ...] = ()  # cells that came to no end, and why
+    records: Mapping[str, Records] = field(default_factory=dict)  # complete ones, by the folder of their cell
 
     @property
     def done(self) -> int:
@@ -121,7 +122,7 @@ def outcome(
             ours = values(of_cell, number)
             printed = table.printed.at(number.key) if table.printed and number.key else None
             rounds = [best_round(record, number.reading) for record in of_cell.values()]
-            comparable = cell.comparable and not fewer
+            comparable = cell.comparable and number.comparable and not fewer
             verdict = met(ours, len(of_cell), printed.mean if printed else None, table.band, comparable)
             lines.append(Line(
                 cell, number, ours, alone.get(number.column, {}), printed, verdict, points,
@@ -130,7 +131,7 @@ def outcome(
     counted = tuple(
         Counted(count, number, table.printed.at(count.key)) for count, number in (counts or {}).items() if table.printed
     )
-    return Outcome(table, scale, tuple(lines), counted, tuple(refused), tuple(failed))
+    return Outcome(table, scale, tuple(lines), counted, tuple(refused), tuple(failed), found)
 
 
 def shortage(cell: Cell, records: Records) -> tuple[str, ...]:

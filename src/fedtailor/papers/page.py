@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -158,9 +159,11 @@ def as_markdown(found: Outcome, level: int = 1) -> str:
     parts += [caption(found), ""]
     if found.notes:
         parts += ["Notes:", "", *(f"{number}. {text}" for text, number in found.notes.items()), ""]
-    parts += ["Claims:", ""]
-    for text, verdict, detail in claim_lines(found):
-        parts.append(f"- {text}: **{verdict}**" + (f" ({'; '.join(detail)})" if detail else ""))
+    claims = [
+        f"- {text}: **{verdict}**" + (f" ({'; '.join(detail)})" if detail else "")
+        for text, verdict, detail in claim_lines(found)
+    ]
+    parts += ["Claims:", "", *claims] if claims else []
     for title, lines in omissions(found):
         parts += ["", f"{title}:", "", *(f"- {line}" for line in lines)]
     return "\n".join(parts) + "\n"
@@ -192,7 +195,9 @@ def omissions(found: Outcome) -> list[tuple[str, list[str]]]:
 
 def as_html(found: Outcome, command: str) -> str:
     """One page that needs no network."""
-    from fedtailor.report.page import fold, shell
+    from fedtailor.papers.figures import pictures
+    from fedtailor.report.page import fold, picture, shell
+    from fedtailor.report.style import MARKED
 
     claims = "".join(
         f"<li>{escape(text)}: <strong>{escape(verdict)}</strong>{fold('Each comparison', listed(detail))}</li>"
@@ -201,6 +206,7 @@ def as_html(found: Outcome, command: str) -> str:
     parts = {
         "Claims": f"<ul>{claims}</ul>",
         **{block.title: html_table(block) for block in blocks(found)},
+        **{p.title: picture(partial(p.draw, MARKED), p.name, p.title, p.caption) for p in pictures(found)},
         "How to read it": f"<p>{escape(caption(found))}</p>",
         "Notes": listed(list(found.notes), "ol"),
         **{title: listed(lines) for title, lines in omissions(found)},

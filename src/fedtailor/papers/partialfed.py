@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from fedtailor.papers.drawing import Courses, Learned, PerClient, together
 from fedtailor.papers.preset import Cell, Claim, Number, Problem, Reading, Scale, Table, chain
 from fedtailor.papers.published import Key
 
@@ -136,6 +137,10 @@ TABLES = (
             Claim("The lower four stages are better than training alone", chain("s1-s4", "Single"), whose="ours"),
         ),
         about=PRETRAINED,
+        drawings=(
+            Courses(panels=(together("from below", "full", *BOTTOM_UP), together("from above", "full", *TOP_DOWN))),
+            PerClient(),
+        ),
     ),
     Table(
         "partialfed", "table2", f"Batch norm and the last layer kept at home, {CELLS} table 2", table2, alone="Single",
@@ -163,11 +168,18 @@ TABLES = (
             Claim("Learned strategies are better than training alone", tuple((a, "Single") for a in LEVELS)),
         ),
         about=PRETRAINED,
+        drawings=(
+            Courses(panels=(
+                together("other methods", "layer", "All", "FedAvg", "FedProx", "pFedMe", "FedBN"),
+                together("fixed and learned", "layer", "block", "stage", "s1-s4", "w/o BN&fc", "ABCD"),
+            )),
+            PerClient(),
+        ),
     ),
     Table(
         "partialfed", "figure3", f"Probability of loading a stage globally, {CELLS} figure 3", figure3, alone="Single",
         claims=(Claim("Lower stages are loaded more than higher ones", chain("s1", "s2", "s3", "s4"), ("stage",),
                       along="columns"),),
-        about=PRETRAINED,
+        about=PRETRAINED, drawings=(Learned("probability of loading globally"),),
     ),
 )  # fmt: skip

@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
 
+from fedtailor.papers.drawing import USUAL, Drawing
 from fedtailor.papers.published import Key, Paper, PrintedTable, published
 from fedtailor.registry import WrongInput
 
@@ -83,6 +84,18 @@ class Number:
     column: str
     reading: Reading
     key: Key | None = None
+    comparable: bool = True  # whether the data of this column are those of the paper
+
+
+@dataclass(frozen=True)
+class Follow:
+    """A client whose models are followed from round to round, and the round in which the method turns."""
+
+    client: int
+    first: int  # round
+    turn: int
+    before: str  # what the client starts from up to this round, and after it
+    after: str
 
 
 @dataclass(frozen=True)
@@ -97,6 +110,7 @@ class Cell:
     differences: tuple[str, ...] = ()  # from the paper's setting, in words, beside those of the problem
     comparable: bool = True  # whether so little differs that our number should meet the paper's
     learned: str = ""  # what the method says it learned is kept of these names
+    follow: Follow | None = None
     stand_in_settings: Mapping[str, Any] = field(default_factory=dict)  # over the others, where data stand in
 
     @property
@@ -173,6 +187,7 @@ class Table:
     margin: float = 0.3  # points up to which two rows count as level
     eligible: tuple[Scale, ...] = ("quick", "reduced", "full")
     about: str = ""  # what is not covered, and why
+    drawings: tuple[Drawing, ...] = USUAL
 
     @property
     def id(self) -> str:

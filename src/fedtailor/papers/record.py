@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from fedtailor.papers.preset import Cell, Reading
+from fedtailor.papers.preset import Cell, Quantity, Reading
 from fedtailor.registry import WrongInput
 
 FORMAT = 1
+TRAJECTORY = "trajectory.json"  # in the folder of a run
 Series = dict[str, list[float | None]]
 _DIGITS = 6
 
@@ -44,6 +46,8 @@ class Record:
     end: Mapping[str, list[float | None]]  # by metric: of each client, at the end of the run
     end_counts: tuple[int, ...]  # test rows of each client
     learned: Mapping[str, list[list[float | None]]]  # by name: after each of these rounds, of each client
+    curves: Mapping[str, list[list[list[float]]]] = field(default_factory=dict)  # the same of curves, step by step
+    trajectory: Mapping[str, Any] = field(default_factory=dict)  # of a client that was followed
     format: int = FORMAT
 
     def write(self, path: Path) -> None:
@@ -109,6 +113,8 @@ def of_run(folder: Path, cell: Cell, seed: int) -> Record | None:
         end={m: [rounded(v) for v in per_client(last, "test", m)] for m in metrics} if last else {},
         end_counts=tuple(last["test"]["count"]) if last else (),
         learned=learned(tested, len(run.clients), cell.learned) if cell.learned else {},
+        curves=curves(tested, len(run.clients), cell.learned) if cell.learned else {},
+        trajectory=followed(folder),
     )  # fmt: skip
 
 
@@ -121,6 +127,25 @@ def learned(rows: Sequence[Mapping[str, Any]], clients: int, prefix: str) -> dic
                 if name.startswith(prefix) and isinstance(value, int | float):
                     series = found.setdefault(name.removeprefix(prefix), [[None] * clients for _ in rows])
                     series[place][int(client)] = rounded(value)
+    return found
+
+
+def curves(rows: Sequence[Mapping[str, Any]], clients: int, prefix: str) -> dict[str, list[list[list[float]]]]:
+    """The curves that clients showed, of names that begin so, each up to where it is cut; the name is kept whole."""
+    found: dict[str, list[list[list[float]]]] = {}
+    for place, row in enumerate(rows):
+        for client, told in row["explain"].get("clients", {}).items():
+            for name, values in told.items():
+                if name.startswith(prefix) and isinstance(values, list):
+                    series = found.setdefault(name, [[[] for _ in range(clients)] for _ in rows])
+                    series[place][int(client)] = [round(v, _DIGITS) for v in takewhile(lambda v: v is not None, values)]
+    return found
+
+
+def followed(folder: Path) -> dict[str, Any]:
+    """What is kept of a client that was followed; nothing in other runs."""
+    path = folder / TRAJECTORY
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return found
 
 
@@ -138,7 +163,7 @@ def read_off(record: Record, reading: Reading) -> float | None:
     elif reading.select == "last":
         found = at_the_end(record, reading)
     else:
-        series = (record.micro if reading.over == "micro" else record.macro).get(reading.metric, [])
+        series = series_of(record, reading)
         by = series if reading.select == "best" else record.validation.get(reading.metric, [])
         found = series[best(by)] if any(value is not None for value in by) else None
     return None if found is None else 100 * found
@@ -169,13 +194,23 @@ def last_learned(record: Record, reading: Reading) -> float | None:
 
 def reached(record: Record, reading: Reading) -> float | None:
     """What it took to reach the target; None where it was not reached."""
-    series = (record.micro if reading.over == "micro" else record.macro).get(reading.metric, [])
+    series = series_of(record, reading)
     at = next((i for i, value in enumerate(series) if value is not None and 100 * value >= reading.target), None)
     if at is None:
         return None
-    if reading.quantity == "models":  # four bytes a parameter; there and back is one exchange
+    return spent(record, at, reading.quantity)
+
+
+def spent(record: Record, at: int, quantity: Quantity) -> float:
+    """What a run took up to one of its tested rounds."""
+    if quantity == "models":  # four bytes a parameter; there and back is one exchange
         return record.bytes[at] / (2 * len(record.clients) * 4 * record.parameters["total"])
-    return record.seconds[at] / 60 if reading.quantity == "minutes" else float(record.rounds[at])
+    return record.seconds[at] / 60 if quantity == "minutes" else float(record.rounds[at])
+
+
+def series_of(record: Record, reading: Reading) -> list[float | None]:
+    """The mean that is meant, after each tested round."""
+    return (record.micro if reading.over == "micro" else record.macro).get(reading.metric, [])
 
 
 def best(values: Sequence[float | None]) -> int:
@@ -187,6 +222,6 @@ def best_round(record: Record, reading: Reading) -> int | None:
     """The round that a number was read off, where it was chosen."""
     if reading.select == "last":
         return None
-    series = (record.micro if reading.over == "micro" else record.macro).get(reading.metric, [])
+    series = series_of(record, reading)
     by = series if reading.select == "best" else record.validation.get(reading.metric, [])
     return record.rounds[best(by)] if any(value is not None for value in by) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedtailor.papers import page
@@ -10,10 +10,12 @@ from fedtailor.papers.kept import Kept, read_kept
 from fedtailor.registry import WrongInput
 from fedtailor.report import words
 
+Pictures = Mapping[str, tuple[str, str]]  # title and caption of each figure, by its place as seen from the page
+
 HEAD = """# Reproduction
 
 What the five papers print, and what their tables give here. Every number of ours on this page is read from the records
-in `results/`, which hold rows and settings of each run; the page itself is written by
+in `results/`, which hold rows and settings of each run, and every figure is drawn from them; both are written by
 
 ```sh
 fedtailor reproduce report results --out docs/explanation/reproduction.md
@@ -40,14 +42,26 @@ def write(root: Path, out: Path) -> list[Kept]:
         raise WrongInput(f"{root} holds no records; run a table with `fedtailor reproduce ... --keep {root}`")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text(found), encoding="utf-8")
+        drawn = [draw(kept, out.with_suffix("")) for kept in found]
+        out.write_text(text(found, drawn), encoding="utf-8")
     except OSError as error:
         raise WrongInput(f"cannot write {out}: {error.strerror}; choose another place with --out") from None
     return found
 
 
-def text(found: Sequence[Kept]) -> str:
-    return "\n".join([HEAD, summary(found), *(section(kept) for kept in found)]).rstrip() + "\n"
+def draw(kept: Kept, folder: Path) -> Pictures:
+    """Write the figures of a table into the folder beside the page, which has its name."""
+    if not kept.records:
+        return {}
+    from fedtailor.papers.figures import write_small
+
+    written = write_small(kept.found, folder)
+    return {f"{folder.name}/{path.name}": (picture.title, picture.caption) for path, picture in written.items()}
+
+
+def text(found: Sequence[Kept], drawn: Sequence[Pictures]) -> str:
+    sections = (section(kept, pictures) for kept, pictures in zip(found, drawn, strict=True))
+    return "\n".join([HEAD, summary(found), *sections]).rstrip() + "\n"
 
 
 def summary(found: Sequence[Kept]) -> str:
@@ -68,13 +82,15 @@ def summary(found: Sequence[Kept]) -> str:
     return "\n".join(["## At a glance", "", *page.markdown_table(head, rows), ""])
 
 
-def section(kept: Kept) -> str:
-    """One table: its numbers and claims, what is to be said of it, and the command that makes it again."""
+def section(kept: Kept, pictures: Pictures) -> str:
+    """One table: its numbers, claims and figures, what is to be said of it, and the command that makes it again."""
     found = kept.found
     table = found.table
     seeds = f" --seeds {len(found.seeds)}" if len(found.seeds) > 1 else ""
     scale = "" if found.counted else f" --scale {found.scale}{seeds}"
     parts = [page.as_markdown(found, level=2).rstrip(), ""]
+    for place, (title, caption) in pictures.items():
+        parts += [f"![{title}]({place})", "", f"*{title}.* {caption}", ""]
     if kept.remarks:
         parts += [kept.remarks, ""]
     if kept.stale:

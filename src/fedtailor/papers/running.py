@@ -26,9 +26,12 @@ from fedtailor.data.federation import Federation
 from fedtailor.driver import Callback, Diverged, Driver
 from fedtailor.method import MethodNote
 from fedtailor.papers.plan import Job
+from fedtailor.papers.trajectory import Following, Plane
 from fedtailor.record import Row, RunFolder
 from fedtailor.registry import WrongInput
 from fedtailor.rounds import federate, resume
+from fedtailor.runners import Runner
+from fedtailor.runners.sequential import Sequential
 from fedtailor.spec import RunSpec
 
 Told = Callable[[Job, int, int], None]  # rounds done, of how many
@@ -65,17 +68,22 @@ def run_one(job: Job, tell: Told) -> str:
     if is_complete(job.folder):
         return ""
     cell, problem = job.cell, job.cell.problem
-    listeners = [Rounds(job, tell)]
+    listeners: list[Callback] = [Rounds(job, tell)]
+    runner: Runner | None = None
+    if cell.follow is not None:
+        runner = Following(Sequential(torch.get_num_threads()), cell.follow, job.folder)
+        listeners.append(Plane(cell.follow, job.folder))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MethodNote)  # presets are meant as they stand, and say so themselves
             federation = federation_of(problem.data, problem.partition)
             if (job.folder / "run.json").exists():
-                resume(job.folder, federation=federation, callbacks=listeners)
+                resume(job.folder, federation=federation, runner=runner, callbacks=listeners)
             else:
                 method = registry.parse("method", cell.method)
                 options = {**cell.settings, "model": problem.model or None, "seed": job.seed}
-                federate(RunSpec.of(federation, method, **options), federation, out=job.folder, callbacks=listeners)
+                spec = RunSpec.of(federation, method, **options)
+                federate(spec, federation, runner=runner, out=job.folder, callbacks=listeners)
     except (Diverged, WrongInput) as error:
         return str(error)
     except Exception as error:

@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fedtailor.report import words
+from fedtailor.report.lines import Curve, Reading, draw_level, draw_line, fold, name_ends
 from fedtailor.report.outcomes import Outcome, exchanged, mean_of, values
 from fedtailor.report.read import Comparison, Entry
-from fedtailor.report.style import PRINT, Look, Palette, brief, legend_columns, looks, settings, spread
+from fedtailor.report.style import PRINT, Palette, legend_columns, looks, settings
 
-Reading = tuple[float, float]  # x and y of one round
 Read = Callable[[Mapping[str, Any], float], tuple[float, float | None]]  # of a row, and the bytes exchanged until then
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One line: the mean over seeds and its standard deviation; `end` is where the finished runs stand."""
-
-    x: tuple[float, ...]
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-    end: float | None = None
 
 
 def rounds(comparison: Comparison, palette: Palette = PRINT, width: float = 7.2) -> Figure | None:
@@ -101,18 +89,7 @@ def curve(entry: Entry, read: Read) -> Curve:
                 points[int(row["round"])] = x, y
         runs += [points] if points else []
         ends += [end] if points else []
-    common = sorted(set.intersection(*(set(points) for points in runs))) if runs else []
-    if not common:
-        return Curve((), (), ())
-    heights = np.array([[points[i][1] for i in common] for points in runs])
-    deviation = heights.std(0, ddof=1) if len(runs) > 1 else np.zeros(len(common))
-    reached = [end for end in ends if end is not None]
-    return Curve(
-        tuple(float(np.mean([points[i][0] for points in runs])) for i in common),
-        tuple(heights.mean(0).tolist()),
-        tuple(deviation.tolist()),
-        float(np.mean(reached)) if len(reached) == len(runs) else None,
-    )
+    return fold(runs, ends)
 
 
 def _draw(
@@ -138,18 +115,9 @@ def _draw(
         figure = Figure((width, height), layout="constrained")
         axes = figure.subplots()
         for number, (label, line) in enumerate(shown.items()):
-            _line(axes, line, look[label], palette, scale, label, number)
+            draw_line(axes, line, look[label], palette, label, number, scale)
         if level is not None and math.isfinite(level):
-            axes.axhline(scale * level, color=palette.alone, linestyle=(0, (4, 2)), linewidth=1.2, zorder=1)
-            axes.annotate(
-                "Local",
-                (0, scale * level),
-                (2, 3),
-                xycoords=("axes fraction", "data"),
-                textcoords="offset points",
-                color=palette.muted,
-                fontsize=8,
-            )
+            draw_level(axes, scale * level, "Local", palette)
         heights = np.concatenate([np.array(line.mean) for line in shown.values()])
         if loss and heights.min() > 0 and heights.max() > 30 * heights.min():
             axes.set_yscale("log")
@@ -157,44 +125,10 @@ def _draw(
         axes.set_ylabel(y_title)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=x_title == "round"))
         if direct:
-            _name_ends(axes, shown, look, scale)
+            name_ends(axes, shown, look, scale)
         else:
             figure.legend(loc="outside lower left", ncols=columns)
         return figure
-
-
-def _line(axes: Axes, line: Curve, look: Look, palette: Palette, scale: float, label: str, number: int) -> None:
-    mean, deviation = scale * np.array(line.mean), scale * np.array(line.deviation)
-    axes.fill_between(line.x, mean - deviation, mean + deviation, color=look.colour, alpha=0.14, linewidth=0)
-    mark: dict[str, Any] = {"marker": look.on_lines, "color": look.colour, "markeredgecolor": palette.surface}
-    # A mark here and there, not at the same rounds for all, tells lines apart without colour.
-    step = max(1, len(line.x) // 6)
-    here: dict[str, Any] = {"markersize": 4.5, "markeredgewidth": 0.4, "markevery": (number % step, step)}
-    axes.plot(line.x, mean, linestyle=look.dash, label=brief(label), zorder=3, **mark, **here)
-    if line.end is not None:
-        axes.plot(line.x[-1], scale * line.end, linestyle="", markersize=8.5, zorder=4, clip_on=False, **mark)
-
-
-def _name_ends(axes: Axes, shown: Mapping[str, Curve], look: Mapping[str, Look], scale: float) -> None:
-    """Each name in its colour beside the end of its line, moved apart where lines end close together."""
-    axes.set_ylim(axes.get_ylim())
-    to_axes = axes.transScale + axes.transLimits  # data to fractions of the axes, log scale included
-    ends = [(line.x[-1], scale * (line.mean[-1] if line.end is None else line.end)) for line in shown.values()]
-    places = [to_axes.transform(end) for end in ends]
-    heights = spread([float(place[1]) for place in places], 0.055, 0.0, 1.0)
-    for label, place, height in zip(shown, places, heights, strict=True):
-        axes.annotate(
-            label,
-            (float(place[0]), height),
-            (8, 0),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            va="center",
-            color=look[label].colour,
-            fontsize=8.5,
-            fontweight="bold",
-            annotation_clip=False,
-        )
 
 
 def _title(metric: str) -> str:

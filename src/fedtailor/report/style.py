@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -19,6 +20,8 @@ SERIES_LIGHT = ("#2f6ab8", "#dc3742", "#12a09c", "#720653", "#999a00", "#807aff"
 SERIES_DARK = ("#48acfe", "#e9a44e", "#55fcb9", "#d65090", "#ede62f", "#b0e6ec", "#6a6fff")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
+
+_COLOURS, _DOTS = 64, 130  # of a small PNG: colours in all, and dots an inch
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
@@ -68,15 +71,21 @@ class Look:
 
 def looks(comparison: Comparison, palette: Palette) -> dict[str, Look]:
     """A look per entry: in the order of the comparison, Local grey and dashed."""
+    alone = [entry.label for entry in comparison.entries if entry.is_alone]
+    return looks_of([entry.label for entry in comparison.entries], alone, palette)
+
+
+def looks_of(names: Sequence[str], alone: Sequence[str], palette: Palette) -> dict[str, Look]:
+    """A look per name, in their order; those that stand for training alone are grey and dashed."""
     found: dict[str, Look] = {}
     others = 0
-    for entry in comparison.entries:
-        if entry.is_alone:
-            found[entry.label] = Look(palette.alone, "|", (0, (4, 2)), "var(--alone)")
+    for name in names:
+        if name in alone:
+            found[name] = Look(palette.alone, "|", (0, (4, 2)), "var(--alone)")
             continue
         hue, turn = others % len(palette.series), others // len(palette.series)
         marker = MARKERS[(hue + 2 * turn) % len(MARKERS)]
-        found[entry.label] = Look(palette.series[hue], marker, DASHES[turn % len(DASHES)], f"var(--series-{hue})")
+        found[name] = Look(palette.series[hue], marker, DASHES[turn % len(DASHES)], f"var(--series-{hue})")
         others += 1
     return found
 
@@ -113,18 +122,31 @@ def settings(palette: Palette) -> Any:
         "legend.labelcolor": palette.ink,
         "figure.facecolor": palette.surface if palette is PRINT else "none",
         "savefig.facecolor": "auto",
-        "savefig.dpi": 200,
         "svg.fonttype": "none",  # text stays text: searchable, small, and in the reader's own font
         "svg.hashsalt": "fedtailor",
         "pdf.fonttype": 42,
     }
 
 
-def save(figure: Figure, file: Any, kind: str) -> None:
-    """Write a figure as PDF, PNG or SVG, equal bytes for equal figures."""
+def save(figure: Figure, file: Any, kind: str, dots: int = 200) -> None:
+    """Write a figure as PDF, PNG (of so many dots an inch) or SVG, equal bytes for equal figures."""
     stamp: dict[str, Any] = {"CreationDate": None} if kind == "pdf" else {"Date": None} if kind == "svg" else {}
     with mpl.rc_context(settings(PRINT)):
-        figure.savefig(file, format=kind, metadata=stamp)
+        figure.savefig(file, format=kind, metadata=stamp, dpi=dots)
+
+
+def save_small(figure: Figure, path: Path) -> None:
+    """A PNG of few colours, for a repository: equal bytes for equal figures.
+
+    The way of choosing them keeps the colours of thin lines, which the usual one mixes.
+    """
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    save(figure, buffer, "png", _DOTS)
+    with Image.open(buffer) as picture:
+        few = picture.convert("RGB").quantize(_COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        few.save(path, format="PNG", optimize=True)
 
 
 def inline(figure: Figure, name: str, title: str, description: str, css_class: str = "") -> str:

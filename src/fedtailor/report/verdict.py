@@ -58,8 +58,7 @@ def notices(comparison: Comparison, found: Sequence[Outcome]) -> list[str]:
     told += [f"{name} has not started, and is missing from every number." for name in comparison.missing]
     differ = differing(comparison)
     budget = [key for key in differ if key in _BUDGET]
-    if budget:
-        told.append(f"The methods were not run under equal settings: {words.listing(budget)} differ, see Settings.")
+    told += [unequal(comparison, key) for key in budget]
     for outcome in found:
         if outcome.gain is not None and outcome.gain.seeds < outcome.tested:
             told.append(
@@ -72,7 +71,23 @@ def notices(comparison: Comparison, found: Sequence[Outcome]) -> list[str]:
     return told
 
 
-_BUDGET = ("model", "rounds", "cohort", "epochs", "steps", "batch", "finish_epochs")
+_BUDGET = {
+    "model": "model", "rounds": "number of rounds", "cohort": "number of clients in a round",
+    "epochs": "number of local epochs", "steps": "number of local steps", "batch": "size of a batch",
+    "finish_epochs": "number of epochs of local tuning after the last round",
+}  # fmt: skip
+
+
+def unequal(comparison: Comparison, key: str) -> str:
+    """A setting that is not the same for all methods, and which has how much of it."""
+    having: dict[str, list[str]] = {}
+    for entry in comparison.entries:
+        for run in entry.runs:
+            value = run.settings.get(key)
+            having.setdefault("none" if value in (None, 0) else str(value), []).append(entry.label)
+    told = [f"{value} for {words.listing(list(dict.fromkeys(labels)))}" for value, labels in having.items()]
+    own = " That is part of some methods; --finish-epochs N gives all the same." if key == "finish_epochs" else ""
+    return f"Not all methods had the same {_BUDGET[key]}: {'; '.join(told)}.{own}"
 
 
 def differing(comparison: Comparison) -> list[str]:

@@ -60,13 +60,14 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people: `8.2 s`, `3 min 05 s`, `2 h 10 min`."""
+    """Seconds for people: `8.2 s`, `3 min 05 s`, `2 h 10 min`, `5 d 3 h`."""
     if seconds < 99.5:
         return f"{seconds:.2g} s" if seconds < 9.95 else f"{seconds:.0f} s"
     minutes = seconds / 60
     if minutes < 60:
         return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
-    return f"{int(minutes) // 60} h {int(minutes) % 60:02d} min"
+    hours = int(minutes) // 60
+    return f"{hours} h {int(minutes) % 60:02d} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
 def count(value: float) -> str:

@@ -1,10 +1,10 @@
-"""The rows of all batches of unequal clients, in one table."""
+"""The rows of all batches of several clients, in one table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import torch
 from torch import Tensor
@@ -36,11 +36,23 @@ class BatchTable:
             found.append((lengths * rounds)[:most])
         return cls(torch.nn.utils.rnn.pad_sequence(tables), found)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, list[int]]]:
-        """For each step the rows of the lanes that take it, which come first, and how many of each count."""
-        for step, rows in enumerate(self.rows):
-            now = [lengths[step] for lengths in self.lengths if len(lengths) > step]
-            yield rows[: len(now), : max(now)], now
+    def runs(self) -> Iterator[tuple[Tensor, list[int]]]:
+        """Steps in a row of the same lanes, which come first, with batches as long: their rows [steps, lanes, rows],
+        and how many rows of each lane's batches count."""
+        counts = [[lengths[step] for lengths in self.lengths if len(lengths) > step] for step in range(len(self.rows))]
+        start = 0
+        for now, alike in groupby(counts):
+            end = start + len(list(alike))
+            yield self.rows[start:end, : len(now), : max(now)], now
+            start = end
+
+
+def shares(counts: Sequence[int], like: Tensor) -> Tensor | None:
+    """What each row of a batch of so many counts in their mean [lanes, rows]; None where all count alike."""
+    if min(counts) == max(counts):
+        return None
+    lengths = torch.tensor(counts, device=like.device).unsqueeze(1)
+    return (torch.arange(max(counts), device=like.device) < lengths).to(like.dtype) / lengths
 
 
 def filled(order: Tensor, lengths: list[int], width: int) -> Tensor:

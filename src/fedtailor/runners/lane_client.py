@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from fedtailor import schedule
 from fedtailor.arch import Arch
 from fedtailor.lanes import is_lanes, lanes, raw, selected
-from fedtailor.local import Batch, Client, Descent, Job
+from fedtailor.local import Batch, Client, Descent, Job, Pull
 from fedtailor.nn.attention import CA, AttentionBlock, Hybrid, Slot
 from fedtailor.nn.shape import Input
 from fedtailor.runners.chain import Chain
-from fedtailor.runners.lane_batches import BatchTable
+from fedtailor.runners.lane_batches import BatchTable, shares
 from fedtailor.runners.lane_losses import LaneLosses, LaneMeter, Unequal, same
 from fedtailor.tree import State, Tree
 
@@ -104,8 +104,7 @@ class LaneClient(Client):
         """The rows of each batch of all lanes: of one size, or of as many steps and with rows that can be filled up."""
         if len({self.steps_of(lane, epochs, steps) for lane in self.lanes}) > 1 or not row_by_row(self.arch):
             same((lane.size for lane in self.lanes), "sizes")
-        for _, index, weights in self.filled(Job(epochs=epochs, steps=steps, stream=stream)):
-            yield index, weights
+        yield from self.filled(Job(epochs=epochs, steps=steps, stream=stream))
 
     def batch_of(self, index: Tensor, weights: Tensor | None) -> Batch:
         x, y = lanes(self.rows_at(index)), lanes(self.y[index])
@@ -116,20 +115,6 @@ class LaneClient(Client):
 
     def work(self, epochs: int | None, steps: int | None) -> tuple[int | None, int | None]:
         return (self.epochs, self.steps_asked) if epochs is None and steps is None else (epochs, steps)
-
-    def indices(self, epochs: int | None, steps: int | None, stream: int) -> Iterator[Tensor]:
-        """The rows of each batch, [lanes, rows], of clients of one size."""
-        size = self.size
-        left = schedule.steps_of(size, self.batch, epochs, steps, self.smallest)
-        lengths = schedule.batch_lengths(size, self.batch, self.smallest)
-        epoch = 0
-        while left > 0:
-            orders = torch.stack([self.order(lane, stream, epoch) for lane in self.lanes])
-            full = size // lengths[0]
-            whole = orders[:, : full * lengths[0]].view(len(orders), full, -1).transpose(0, 1).contiguous()
-            last = [orders[:, full * lengths[0] :]] if len(lengths) > full else []
-            yield from [*whole, *last][:left]
-            left, epoch = left - len(lengths), epoch + 1
 
     def rows_at(self, index: Tensor) -> Tensor:
         """x[index], whole rows copied."""
@@ -168,28 +153,40 @@ class LaneClient(Client):
         count = len(self.lanes)
         theta = {n: t if is_lanes(t) else lanes(t.expand(count, *t.shape).clone()) for n, t in theta.items()}
         chain = Chain.of(self.arch, self.task)
-        if chain and self.fixed is None and not self.penalties and chain.can(theta, job, self.opt):
-            return self.along_chain(chain, theta, job)
+        penalties = [*self.penalties, *([job.penalty] if job.penalty else [])]
+        if chain and self.fixed is None and chain.can(theta, job, self.opt, penalties):
+            return self.along_chain(chain, theta, job, [pull for pull in penalties if isinstance(pull, Pull)])
         if self.fixed is not None or len({lane.size for lane in self.lanes}) == 1:
             return super().descend(theta, job, state)
         return self.unequally(theta, job, state)
 
-    def along_chain(self, chain: Chain, theta: Tree, job: Job) -> Descent:
+    def along_chain(self, chain: Chain, theta: Tree, job: Job, pulls: Sequence[Pull]) -> Descent:
         """Plain descent on a chain of linear layers: no graph is kept, and no gradient stored."""
         rate = self.lr if job.lr is None else job.lr
         assert isinstance(rate, float | int), "asked of the chain"
-        records: list[tuple[Tensor | slice, Tensor]] = []
         values = {name: raw(tensor) for name, tensor in theta.items()}
-        wide = self.x.flatten(1)
-        room = wide.new_empty(0, wide.shape[1])  # of a batch, used again for the next: nothing keeps one
-        for n, index, weights in self.filled(job):
-            if index.numel() > len(room):
-                room = wide.new_empty(index.numel(), wide.shape[1])
-            x = torch.index_select(wide, 0, index.flatten(), out=room[: index.numel()]).view(*index.shape, -1)
-            y = self.y[index]
-            for _ in range(self.steps_per_batch):
-                records.append((slice(0, n), chain.step(values, x, y, weights, rate, self.opt.weight_decay)))
-        steps = [sum(losses.shape[0] > i for _, losses in records) for i in range(len(self.lanes))]
+        wide, table = self.x.flatten(1), self.table(job)
+        records: list[tuple[Tensor | slice, Tensor]] = []
+        for index, counts in table.runs():
+            _, n, width = index.shape
+            links, weights = chain.links(values, n), shares(counts, next(iter(values.values())))
+            springs = [spring for pull in pulls for spring in springs_of(pull, values, n)]
+            room = wide.new_empty(n * width, wide.shape[1])  # of a batch, and again of the next: nothing keeps one
+            x, found, pulled = room.view(n, width, -1), [], []
+            for rows, labels in zip(index.flatten(1), self.y[index].unsqueeze(3), strict=True):
+                torch.index_select(wide, 0, rows, out=room)
+                for _ in range(self.steps_per_batch):
+                    apart = [value - anchor for value, anchor, _ in springs]
+                    found.append(chain.step(links, x, labels, weights, rate, self.opt.weight_decay))
+                    for (value, _, mu), far in zip(springs, apart, strict=True):
+                        value.sub_(far, alpha=rate * mu)
+                        pulled.append(torch.linalg.vector_norm(far.flatten(1), dim=1).square_().mul_(mu / 2))
+            log_p = torch.stack(found).squeeze(3)
+            losses = -(log_p.mean(2) if weights is None else (log_p * weights).sum(2))
+            if pulled:
+                losses += torch.stack(pulled).view(len(losses), -1, n).sum(1)
+            records += [(slice(0, n), losses_before) for losses_before in losses]
+        steps = [self.steps_per_batch * len(lengths) for lengths in table.lengths]
         return LaneDescent(theta, {}, LaneLosses(records, steps))
 
     def table(self, job: Job) -> BatchTable:
@@ -201,19 +198,12 @@ class LaneClient(Client):
             [self.steps_of(lane, *work) for lane in self.lanes],
         )
 
-    def filled(self, job: Job) -> Iterator[tuple[int, Tensor, Tensor | None]]:
-        """The lanes that are not done, [lanes, rows] of a batch, and the rows' weights where some only fill it up."""
-        if len({lane.size for lane in self.lanes}) == 1:
-            for index in self.indices(*self.work(job.epochs, job.steps), job.stream):
-                yield len(index), index, None
-            return
-        kind = self.x.dtype if self.x.is_floating_point() else torch.float64
-        for rows, counts in self.table(job):
-            weights = None
-            if min(counts) < max(counts):
-                lengths = torch.tensor(counts, device=rows.device)[:, None]
-                weights = (torch.arange(rows.shape[1], device=rows.device) < lengths).to(kind) / lengths.to(kind)
-            yield len(counts), rows, weights
+    def filled(self, job: Job) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """[lanes, rows] of each batch, of the lanes that are not done; and what each row counts, where some only fill
+        it up."""
+        for index, counts in self.table(job).runs():
+            weights = shares(counts, torch.empty(0, dtype=torch.float64, device=index.device))
+            yield from ((rows, weights) for rows in index)
 
     def unequally(self, theta: Tree, job: Job, state: State) -> Descent:
         """The loop for clients of different sizes: those with most steps come first, those that are done drop out."""
@@ -236,17 +226,17 @@ class LaneClient(Client):
     def groups(self, job: Job) -> Iterator[list[tuple[Tensor | slice, Batch]]]:
         """For each step the lanes that take it, in groups with batches of one length, or filled up to one."""
         if job.loss is None and row_by_row(self.arch):
-            for n, index, weights in self.filled(job):
-                yield [(slice(0, n), self.batch_of(index, weights))]
+            for index, weights in self.filled(job):
+                yield [(slice(0, len(index)), self.batch_of(index, weights))]
             return
-        for rows, counts in self.table(job):
-            group: list[tuple[Tensor | slice, Batch]] = []
+        for steps, counts in self.table(job).runs():
+            alike: list[tuple[Tensor | slice, int]] = []
             for length in dict.fromkeys(counts):
                 places = [lane for lane, count in enumerate(counts) if count == length]
-                which = slice(0, len(places)) if places[-1] == len(places) - 1 else torch.tensor(places)
-                index = rows[which, :length]
-                group.append((which, Batch(lanes(self.rows_at(index)), lanes(self.y[index]), 0)))
-            yield group
+                alike.append((slice(0, len(places)) if places[-1] < len(places) else torch.tensor(places), length))
+            for rows in steps:
+                cut = [(which, rows[which, :length]) for which, length in alike]
+                yield [(which, self.batch_of(index, None)) for which, index in cut]
 
     def some(
         self, values: Tree, job: Job, memory: State, which: Tensor | slice, batch: Batch
@@ -272,6 +262,13 @@ class FilledBatch(Batch):
     filled_x: Tensor
     filled_y: Tensor
     weights: Tensor
+
+
+def springs_of(pull: Pull, values: Tree, n: int) -> Iterator[tuple[Tensor, Tensor, float]]:
+    """What is pulled of the first n lanes, whereto and how strongly."""
+    for name in (name for name in values if name in pull.names):
+        anchor = pull.anchor[name]
+        yield values[name][:n], raw(anchor)[:n] if is_lanes(anchor) else anchor, pull.mu
 
 
 def rows_of(parts: Sequence[Client]) -> Any:

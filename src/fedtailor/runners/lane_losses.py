@@ -51,7 +51,7 @@ class LaneMeter(Meter):
 
     def together(self, count: int) -> bool:
         """Whether all lanes took every step."""
-        return bool(self.records) and all(len(losses) == count for _, losses in self.records)
+        return bool(self.records) and all(losses.shape[0] == count for _, losses in self.records)
 
     def taken(self, count: int) -> Tensor:
         """bool [steps, lanes]: who took which step."""

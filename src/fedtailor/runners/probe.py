@@ -31,13 +31,18 @@ def fastest(work: Sequence[Work], threads: int, patience: float) -> tuple[Way, f
     parts = shortened(work)
     began = time.perf_counter()
     best: Way = Sequential(threads)
-    alone = least = timed(best, parts[:FEW], threads)
+
+    def seconds(way: Way) -> float:
+        return timed(way, parts if isinstance(way, Stacked) else parts[:FEW], threads)
+
+    alone = least = seconds(best)
 
     def tried(way: Way) -> None:
+        """In the place of the best where it is faster, also than the best is now: other work may have slowed that."""
         nonlocal best, least
         if time.perf_counter() - began < patience:
-            found = timed(way, parts if isinstance(way, Stacked) else parts[:FEW], threads)
-            if found < BETTER * least:
+            found = seconds(way)
+            if found < BETTER * least and found < BETTER * seconds(best):
                 best, least = way, found
 
     for layout in layouts(parts[0].site.common.arch):

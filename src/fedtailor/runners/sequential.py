@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fedtailor.runners import Exams, Work
+from fedtailor.runners import Exams, Work, memory
 from fedtailor.site import Reply, Site, finished, model_of, take_exam, take_part
 from fedtailor.tree import Tree
 
@@ -26,7 +26,7 @@ class Sequential:
         pass
 
     def end(self) -> None:
-        pass
+        memory.give_back()
 
     def train(self, work: Iterable[Work], round: int, examine: bool) -> Iterator[Reply]:
         with working(self.threads, self.products):
@@ -60,14 +60,21 @@ def chosen(**ways: Any) -> dict[str, Any]:
 @contextmanager
 def working(threads: int, products: str = "") -> Iterator[None]:
     """Torch's threads within an operation, and how it multiplies matrices (`medium` may be faster); both put back."""
+    memory.keep_freed()
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision(products or before[1])
+    change(threads, products or before[1])
     try:
         yield
     finally:
-        torch.set_num_threads(before[0])
-        torch.set_float32_matmul_precision(before[1])
+        change(*before)
+
+
+def change(threads: int, products: str) -> None:
+    """Only what is not so: torch forgets the convolutions that it has prepared when it is told of threads."""
+    if threads != torch.get_num_threads():
+        torch.set_num_threads(threads)
+    if products != torch.get_float32_matmul_precision():
+        torch.set_float32_matmul_precision(products)
 
 
 @contextmanager

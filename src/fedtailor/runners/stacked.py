@@ -21,11 +21,11 @@ from fedtailor import schedule, tree
 from fedtailor.lanes import OneByOne, drawing_from, is_lanes, lanes, raw, selected
 from fedtailor.local import Client, Meter
 from fedtailor.method import Fitted, Received
-from fedtailor.runners import Exams, Work
+from fedtailor.runners import Exams, Work, memory
 from fedtailor.runners.lane_client import LaneClient
 from fedtailor.runners.lane_losses import LaneMeter, Unequal
 from fedtailor.runners.sequential import Sequential, chosen, working
-from fedtailor.site import EXPLODED, Common, Exam, Reply, Site, Statistics, finished, model_of, play
+from fedtailor.site import EXPLODED, Common, Exam, Reply, Site, Statistics, finished, finite, model_of, play
 from fedtailor.tree import State, Tree
 
 MOST = 64  # clients in a chunk
@@ -51,8 +51,10 @@ class LaneSite(Site):
         return LaneClient.of([site.client(round, purpose) for site in self.sites])
 
     def randomness(self, purpose: str, round: int) -> AbstractContextManager[None]:
-        seed = self.common.seed
-        return drawing_from([schedule.torch_seed(seed, "torch", purpose, round, s.number) for s in self.sites])
+        def seeds() -> list[int]:
+            return [schedule.torch_seed(self.common.seed, "torch", purpose, round, s.number) for s in self.sites]
+
+        return drawing_from(seeds)
 
     def diverged(self, meter: Meter, fitted: Fitted) -> bool:
         """Told client by client, when the lanes are parted."""
@@ -79,7 +81,7 @@ class Stacked:
         pass
 
     def end(self) -> None:
-        pass
+        memory.give_back()
 
     def train(self, work: Iterable[Work], round: int, examine: bool) -> Iterator[Reply]:
         def one_by_one(chunk: Sequence[Work]) -> Iterator[Reply]:
@@ -221,8 +223,7 @@ def diverged(meter: LaneMeter, fitted: Fitted, count: int) -> list[bool]:
     lost = torch.zeros(count, dtype=torch.bool)
     for tensor in tree.flatten({"model": fitted.model, "extra": fitted.extra}).values():
         if tensor.is_floating_point():
-            finite = raw(tensor).isfinite()
-            lost |= ~(finite.flatten(1).all(1) if is_lanes(tensor) and finite.dim() > 1 else finite).cpu()
+            lost |= ~finite(raw(tensor) if is_lanes(tensor) else tensor[None]).cpu()
     first, last, sound = meter.extremes(count)
     return (lost | ~sound | (last > EXPLODED * (1 + first.abs()))).tolist()
 
@@ -263,7 +264,8 @@ def of_one(common: Common, site: LaneSite, model: Tree, asked: Asked) -> list[Te
     if not asked:
         return []
     rows = torch.cat([rows for _, _, rows in asked])
-    out = torch.cat([common.arch.apply(model, site.x[some], train=False)[0] for some in torch.split(rows, MOST * WIDE)])
+    parts = (site.x.index_select(0, some) for some in torch.split(rows, MOST * WIDE))
+    out = torch.cat([common.arch.apply(model, part, train=False)[0] for part in parts])
     return list(torch.split(out, [len(rows) for _, _, rows in asked]))
 
 
@@ -279,7 +281,8 @@ def of_each(common: Common, site: LaneSite, model: Tree, asked: Asked) -> list[T
         which = torch.tensor([asked[place][0] for place in places])
         some = {n: lanes(raw(t)[which]) if is_lanes(t) else t for n, t in model.items()}
         with selected(len(which), which):
-            out = raw(common.arch.apply(some, lanes(site.x[index]), train=False)[0])
+            x = site.x.index_select(0, index.flatten()).view(*index.shape, *site.x.shape[1:])
+            out = raw(common.arch.apply(some, lanes(x), train=False)[0])
         for row, place, piece in zip(out, places, pieces, strict=True):
             outputs[place].append(row[: len(piece)])
     return [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in outputs]

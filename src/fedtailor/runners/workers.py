@@ -29,7 +29,7 @@ import torch
 from fedtailor import tree
 from fedtailor.method import Received
 from fedtailor.registry import WrongInput
-from fedtailor.runners import Exams, Work
+from fedtailor.runners import Exams, Work, memory
 from fedtailor.runners.arena import Arena
 from fedtailor.runners.sequential import Sequential
 from fedtailor.runners.stacked import Stacked
@@ -74,6 +74,7 @@ class Workers:
         crew, self.crew = self.crew, []
         for worker in crew:
             worker.stop()
+        self.within.end()
 
     def train(self, work: Iterable[Work], round: int, examine: bool) -> Iterator[Reply]:
         return self.shared_out(list(work), {"do": "train", "round": round, "examine": examine})
@@ -117,6 +118,7 @@ class Workers:
         return sorted((part for part in parts if part), key=lambda part: sum(map(load, part)), reverse=True)
 
     def hire(self) -> None:
+        memory.keep_freed()  # here as well: many models come back in each round
         for _ in range(self.count):
             self.crew.append(Worker(self.within, self.sites, self.crew))
 

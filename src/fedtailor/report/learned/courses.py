@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from fedtailor.report.learned.lessons import Courses, Curves, Numbers, Sites
-from fedtailor.report.style import DASHES, PRINT, Palette, brief, legend_columns, settings
+from fedtailor.report.style import DASHES, MARKERS, PRINT, Palette, brief, legend_columns, settings
 
 MOST_PANELS = 12  # clients that get a panel of their own
 _MOST_ROUNDS = 6  # curves of one client that can be told apart
@@ -65,7 +65,13 @@ def _looks(lesson: Courses, sites: Sites, palette: Palette) -> dict[str, tuple[l
         groups = {sites.names[i]: [i] for i in everybody}
     elif not sites.grouped or len(groups) > 2 * most:
         groups = {"": everybody}
-    looks = [{"color": palette.series[i % most], "linestyle": DASHES[i // most]} for i in range(len(groups))]
+    looks: list[dict[str, Any]] = [
+        {"color": palette.series[i % most], "linestyle": DASHES[i // most]} for i in range(len(groups))
+    ]
+    if len(groups) > 1 and all(len(members) == 1 for members in groups.values()):  # told apart without colour too
+        every = max(1, len(lesson.rounds) // 6)
+        for i, look in enumerate(looks):
+            look |= {"marker": MARKERS[i % len(MARKERS)], "markersize": 4, "markevery": (i % every, every)}
     return {name: (members, look) for (name, members), look in zip(groups.items(), looks, strict=True)}
 
 
@@ -81,7 +87,7 @@ def lines_in_words(lesson: Courses, sites: Sites) -> str:
 def _group(
     axes: Axes, rounds: Sequence[int], values: Numbers, line: Mapping[str, Any], mean: Mapping[str, Any]
 ) -> None:
-    mark: dict[str, Any] = {"marker": "o", "markersize": 3.5} if len(rounds) < 3 else {}
+    mark: dict[str, Any] = {"marker": "o", "markersize": 3.5} if len(rounds) < 3 and "marker" not in line else {}
     thin = {"linewidth": 0.7, "alpha": max(0.2, 0.6 - 0.02 * len(values))} if len(values) > 1 else {}
     for own in values:
         shown = np.isfinite(own)
