@@ -346,6 +346,16 @@ def test_the_largest_is_taken_before_the_relu_to_the_same_bits() -> None:
         assert torch.equal(ours, theirs)
 
 
+def test_whoever_listens_to_a_network_is_told_of_each_pass() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(18, 2))
+    told: list[str] = []
+    net.register_forward_pre_hook(lambda *_: told.append("before"))
+    net.register_forward_hook(lambda *_: told.append("after"))
+    arch = Arch(net)
+    arch.apply(arch.values(), torch.zeros(1, 1, 8, 8))
+    assert told == ["before", "after"]
+
+
 def test_features_are_the_input_of_the_last_layer(arch: Arch) -> None:
     model = other_values(arch)
     seen: list[Tensor] = []

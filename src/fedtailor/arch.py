@@ -178,7 +178,8 @@ class Arch:
 def pooled_first(net: nn.Module) -> list[nn.Module]:
     """What a network does one after the other. Where the largest of some numbers follows a ReLU it is taken first: the
     same numbers and gradients, for both keep the order of values, and the ReLU has fewer of them to look at."""
-    if type(net) is not nn.Sequential:
+    hooked = net._forward_pre_hooks or net._forward_hooks or net._backward_pre_hooks or net._backward_hooks
+    if type(net) is not nn.Sequential or hooked:  # whoever listens to the whole network is told of it
         return [net]
     steps = list(net)
     for place, (one, after) in enumerate(pairwise(net)):
