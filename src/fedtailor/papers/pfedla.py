@@ -24,8 +24,8 @@ DIGITS = Problem(
 FIVE = Problem(
     "Digits-5", "LeNet", "five_digits", "domain(sites=1, train=743, validation=0, test=None)", "lenet_bn", clients=5,
     rows=3715, tests=42_775, stand_in=DIGITS,
-    differences=("SynthDigits are drawn by us, and harder than the paper's, which are not at hand: neither they nor the "
-                 "average are compared",
+    differences=("SynthDigits are drawn by us, and harder than the paper's, which are not at hand: neither they nor "
+                 "the average are compared",
                  "tested on 8,555 pictures of each set, where the paper has 1,860 to 97,791"),
 )  # fmt: skip
 
