@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable
@@ -29,6 +30,7 @@ class Status(Callback):
         self.write(driver, "running", None)
 
     def on_round(self, driver: Driver, row: Row) -> None:
+        gc.collect()  # a letter that is left in a cycle is as large as a model
         self.write(driver, "running", row)
         self.mail.events.note(f"round {driver.round} of {driver.spec.rounds}", reason=said(driver, row))
         if self.mail.stop():
