@@ -88,7 +88,7 @@ def _classification_statistics(out: Tensor, y: Tensor) -> dict[str, Tensor]:
 def _classification_of_each(out: Tensor, y: Tensor, owner: Tensor, n: int) -> dict[str, Tensor]:
     log_p = out.double().log_softmax(1)
     losses = -log_p.gather(1, y.unsqueeze(1)).squeeze(1)
-    return {"loss_sum": losses.new_zeros(n).index_add(0, owner, losses), **_counts_of_each(out, log_p, y, owner, n)}
+    return {"loss_sum": _tally(owner, n, losses), **_counts_of_each(out, log_p, y, owner, n)}
 
 
 def _soft_margin(out: Tensor, y: Tensor) -> Tensor:
@@ -105,8 +105,11 @@ def _soft_margin_statistics(out: Tensor, y: Tensor) -> dict[str, Tensor]:
 
 
 def _soft_margin_of_each(out: Tensor, y: Tensor, owner: Tensor, n: int) -> dict[str, Tensor]:
-    losses, log_p = _soft_margins(out.double(), y), out.double().log_softmax(1)
-    return {"loss_sum": losses.new_zeros(n).index_add(0, owner, losses), **_counts_of_each(out, log_p, y, owner, n)}
+    exact = out.double()
+    return {
+        "loss_sum": _tally(owner, n, _soft_margins(exact, y)),
+        **_counts_of_each(out, exact.log_softmax(1), y, owner, n),
+    }
 
 
 def _one_hot(out: Tensor, y: Tensor) -> Tensor:
@@ -141,10 +144,10 @@ def _counts_of_each(out: Tensor, log_p: Tensor, y: Tensor, owner: Tensor, n: int
     return {**counted, "correct": counted["confusion"].diagonal(dim1=1, dim2=2).sum(1)}
 
 
-def _tally(cells: Tensor, n: int, counts: Tensor | None = None) -> Tensor:
-    """float64 [n]: how often each number occurs, where it counts."""
-    one = torch.ones_like(cells) if counts is None else counts
-    return torch.zeros(n, dtype=torch.float64, device=cells.device).index_add(0, cells, one.double())
+def _tally(cells: Tensor, n: int, amounts: Tensor | None = None) -> Tensor:
+    """float64 [n]: the sum of the amounts at each number; one each where none are given."""
+    added = torch.ones_like(cells) if amounts is None else amounts
+    return torch.zeros(n, dtype=torch.float64, device=cells.device).index_add(0, cells, added.double())
 
 
 def _levels(log_p: Tensor) -> Tensor:
